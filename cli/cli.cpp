@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/cli.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+namespace sluice::cli {
+
+Options Context::options() const {
+  return {.variant = variant.empty() ? nullptr : variant.c_str(),
+          .config = config.empty() ? nullptr : config.c_str(),
+          .threads = threads};
+}
+
+void read_environment(Context& context) {
+  // Not CLI11's envname(): it also fills the options of verbs that were not given, and the verbs
+  // share one context.
+  if (const char* device = std::getenv("SLUICE_DEVICE")) context.device = device;
+  if (const char* variant = std::getenv("SLUICE_VARIANT")) context.variant = variant;
+}
+
+void add_device_option(CLI::App& verb, Context& context) {
+  verb.add_option("--device", context.device,
+                  "auto, cpu, cuda or cuda:N; auto is the first GPU (SLUICE_DEVICE)")
+      ->capture_default_str();
+}
+
+void add_kernel_options(CLI::App& verb, Context& context) {
+  verb.add_option("--variant", context.variant,
+                  "Force this variant, see `sluice list variants` (SLUICE_VARIANT)");
+  verb.add_option("--config", context.config, "Force this config of the variant (see explain)");
+  verb.add_option("--threads", context.threads, "CPU threads; 0 for all")->check(at_least(0));
+}
+
+CLI::Validator at_least(std::int64_t least) {
+  return CLI::Validator(
+      [least](std::string& text) -> std::string {
+        std::int64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool whole = error == std::errc{} && end == text.data() + text.size();
+        if (whole && value >= least) return "";
+        return fmt::format("got {}, wanted an integer of at least {}", text, least);
+      },
+      fmt::format("INT >= {}", least));
+}
+
+int exit_code(const Error& error) noexcept {
+  switch (error.code) {
+    case ErrorCode::kInvalidArgument:
+      return kUsage;
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kOutOfMemory:
+    case ErrorCode::kDevice:
+      return kUnsupported;
+    case ErrorCode::kInternal:
+      return kCheckFailed;
+  }
+  return kCheckFailed;
+}
+
+int fail(int code, const std::string& message) {
+  fmt::print(stderr, "sluice: {}\n", message);
+  return code;
+}
+
+int fail(const Error& error) { return fail(exit_code(error), std::string(error.text())); }
+
+namespace {
+
+// "cuda:N"; the ordinal, or -1 where the name is something else.
+int cuda_ordinal(const std::string& name) {
+  if (name == "cuda") return 0;
+  if (name.rfind("cuda:", 0) != 0) return -1;
+  int ordinal = -1;
+  const char* const stop = name.data() + name.size();
+  const auto [end, error] = std::from_chars(name.data() + 5, stop, ordinal);
+  return error == std::errc{} && end == stop && ordinal >= 0 ? ordinal : -1;
+}
+
+}  // namespace
+
+int fail_device(const Error& error, const std::string& name) {
+  return fail(cuda_ordinal(name) >= 0 ? static_cast<int>(kUnsupported) : exit_code(error),
+              std::string(error.text()));
+}
+
+Expected<Device> find_device(const std::string& name) {
+  if (name == "cpu") return cpu_device();
+  if (name == "auto") {
+    if (cuda_device_count() > 0) return cuda_device(0);
+    return cpu_device();
+  }
+  if (const int ordinal = cuda_ordinal(name); ordinal >= 0) return cuda_device(ordinal);
+  return make_error(ErrorCode::kInvalidArgument,
+                    "device: got \"%s\", wanted auto, cpu, cuda or cuda:N", name.c_str());
+}
+
+Expected<DType> parse_dtype(const std::string& name) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (name == to_string(static_cast<DType>(i))) return static_cast<DType>(i);
+  }
+  return make_error(ErrorCode::kInvalidArgument,
+                    "dtype: got \"%s\", wanted bf16, fp16, fp32 or fp64", name.c_str());
+}
+
+Expected<std::vector<std::string>> read_problem_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: cannot be read", path.c_str());
+  }
+  std::vector<std::string> lines;
+  std::string line;
+  while (std::getline(file, line)) {
+    line.erase(std::min(line.find('#'), line.size()));
+    const std::size_t first = line.find_first_not_of(" \t\r");
+    if (first == std::string::npos) continue;
+    const std::size_t last = line.find_last_not_of(" \t\r");
+    lines.push_back(line.substr(first, last - first + 1));
+  }
+  if (lines.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: holds no problem", path.c_str());
+  }
+  return lines;
+}
+
+std::string human_bytes(double bytes) {
+  static constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 || bytes >= 100 ? fmt::format("{:.0f} {}", bytes, kUnits[unit])
+                                   : fmt::format("{:.3g} {}", bytes, kUnits[unit]);
+}
+
+void Table::column(std::string title, Align align) {
+  columns_.push_back({std::move(title), align});
+}
+
+void Table::row(std::vector<std::string> cells) {
+  cells.resize(columns_.size());
+  rows_.push_back(std::move(cells));
+}
+
+std::string Table::text() const {
+  std::vector<std::size_t> widths;
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    std::size_t width = columns_[c].title.size();
+    for (const auto& row : rows_) width = std::max(width, row[c].size());
+    widths.push_back(width);
+  }
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::string out;
+    for (std::size_t c = 0; c < cells.size(); ++c) {
+      const std::string pad(widths[c] - cells[c].size(), ' ');
+      if (c > 0) out += "  ";
+      out += columns_[c].align == Align::kRight ? pad + cells[c] : cells[c] + pad;
+    }
+    out.erase(out.find_last_not_of(' ') + 1);
+    return out + "\n";
+  };
+  std::vector<std::string> titles;
+  for (const Column& column : columns_) titles.push_back(column.title);
+  std::string out = line(titles);
+  for (const auto& row : rows_) out += line(row);
+  return out;
+}
+
+void Table::print() const { fmt::print("{}", text()); }
+
+Progress::Progress(bool quiet)
+    : enabled_(!quiet && isatty(STDERR_FILENO) == 1),
+      start_(std::chrono::steady_clock::now()),
+      last_(start_) {}
+
+Progress::~Progress() { clear(); }
+
+void Progress::show(const std::string& text) {
+  using std::chrono::milliseconds;
+  if (!enabled_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - start_ < milliseconds(2000) || (shown_ && now - last_ < milliseconds(100))) return;
+  last_ = now;
+  shown_ = true;
+  fmt::print(stderr, "\r\033[K{}", text.substr(0, 110));
+  std::fflush(stderr);
+}
+
+void Progress::clear() {
+  if (!shown_) return;
+  shown_ = false;
+  // Not fmt::print, which may throw: the destructor comes here.
+  std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+}
+
+}  // namespace sluice::cli

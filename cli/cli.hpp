@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the verbs of the command line share: exit codes, the options that choose device and kernel,
+// tables, progress, and how errors are told.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sluice/sluice.hpp"
+
+namespace sluice::cli {
+
+/// Exit codes of the program.
+enum ExitCode : int {
+  kOk = 0,           ///< done
+  kCheckFailed = 1,  ///< a result was wrong
+  kUsage = 2,        ///< the command line or a file it names is not right
+  kUnsupported = 3,  ///< no such device, no variant takes it, out of memory, a device failure
+};
+
+/// Filled by the options of the verb that runs.
+struct Context {
+  int argc = 0;
+  const char* const* argv = nullptr;
+  bool quiet = false;
+  std::string device = "auto";
+  std::string variant;  ///< empty to choose
+  std::string config;   ///< empty to choose
+  int threads = 0;
+  int exit_code = kOk;
+
+  /// The library's options; the views live as long as this context.
+  [[nodiscard]] Options options() const;
+};
+
+/// Each adds its verb to the program. The verb's callback sets context.exit_code.
+void add_info(CLI::App& app, Context& context);
+void add_list(CLI::App& app, Context& context);
+void add_explain(CLI::App& app, Context& context);
+void add_verify(CLI::App& app, Context& context);
+void add_bench(CLI::App& app, Context& context);
+void add_memory(CLI::App& app, Context& context);
+void add_report(CLI::App& app, Context& context);
+
+/// SLUICE_DEVICE and SLUICE_VARIANT, for where the options are not given. The only place of the
+/// program that reads them.
+void read_environment(Context& context);
+
+/// --device.
+void add_device_option(CLI::App& verb, Context& context);
+/// --variant, --config, --threads.
+void add_kernel_options(CLI::App& verb, Context& context);
+
+/// Accepts integers from `least` on; the message says so.
+[[nodiscard]] CLI::Validator at_least(std::int64_t least);
+
+/// The exit code for an error of the library.
+[[nodiscard]] int exit_code(const Error& error) noexcept;
+/// One line on standard error, "sluice: " before it; returns exit_code(error).
+int fail(const Error& error);
+/// The same for a message of the command line's own.
+int fail(int code, const std::string& message);
+
+/// The same for an error of opening the device `name`: where the name is well formed, what is
+/// missing is the device.
+int fail_device(const Error& error, const std::string& name);
+
+/// The device that a name of --device means, without opening it.
+Expected<Device> find_device(const std::string& name);
+
+/// "bf16", "fp16", "fp32", "fp64". Errors: kInvalidArgument.
+Expected<DType> parse_dtype(const std::string& name);
+
+/// Lines of a problem file: "#" starts a comment, blank lines are skipped.
+/// Errors: kInvalidArgument where the file cannot be read or holds no line.
+Expected<std::vector<std::string>> read_problem_file(const std::string& path);
+
+/// "1.5 KiB", "23 MiB"; "12 B".
+[[nodiscard]] std::string human_bytes(double bytes);
+
+/// A table on standard output: columns as wide as their widest cell, numbers to the right.
+class Table {
+ public:
+  enum class Align { kLeft, kRight };
+  void column(std::string title, Align align);
+  void row(std::vector<std::string> cells);
+  [[nodiscard]] std::string text() const;
+  void print() const;
+
+ private:
+  struct Column {
+    std::string title;
+    Align align;
+  };
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// One line on standard error that overwrites itself: only on a terminal, not with --quiet, and
+/// only once two seconds have passed.
+class Progress {
+ public:
+  explicit Progress(bool quiet);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void show(const std::string& text);
+  /// Removes the line, before something else is printed.
+  void clear();
+
+ private:
+  bool enabled_;
+  bool shown_ = false;
+  std::chrono::steady_clock::time_point start_;
+  std::chrono::steady_clock::time_point last_;
+};
+
+}  // namespace sluice::cli

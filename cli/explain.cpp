@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// sluice explain: what plan() chooses for a problem, and why.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+
+#include "cli/cli.hpp"
+#include "harness/case.hpp"
+
+namespace sluice::cli {
+namespace {
+
+int explain_case(const std::string& text, const Context& context) {
+  const auto parsed = harness::parse_case(text);
+  if (!parsed) return fail(parsed.error());
+  const auto device = find_device(context.device);
+  if (!device) return fail_device(device.error(), context.device);
+  const Problem& problem = parsed->problem;
+  const Options options = context.options();
+  const Explanation why = explain(problem, *device, options);
+
+  fmt::print("case       {}\n", harness::format_case(*parsed));
+  fmt::print("device     {}: {}\n", to_string(device->backend), device->name);
+  fmt::print("work       {:.4g} GFLOP, {} to move, alignment promised {} B\n",
+             flops(problem) * 1e-9, human_bytes(bytes_moved(problem)), problem.alignment_bytes);
+  if (!why.error) {
+    const auto made = plan(problem, *device, options);
+    if (!made) return fail(made.error());
+    fmt::print("chosen     {} ({}), config {}\n", made->variant_name(), to_string(why.source),
+               why.config);
+    fmt::print("workspace  {}\n", human_bytes(static_cast<double>(made->workspace_bytes)));
+    if (device->backend == Backend::kCpu) fmt::print("threads    {}\n", made->threads);
+    fmt::print("configs    {}\n\n",
+               fmt::join(config_names(made->variant_name(), problem, *device), ", "));
+  }
+  Table table;
+  table.column("variant", Table::Align::kLeft);
+  table.column("", Table::Align::kLeft);
+  table.column("why not", Table::Align::kLeft);
+  for (const Refusal& line : why.variants) {
+    table.row({line.variant,
+               line.chosen           ? "chosen"
+               : line.reason.empty() ? "supports"
+                                     : "refuses",
+               line.reason});
+  }
+  table.print();
+  return why.error ? fail(*why.error) : kOk;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, Context& context) {
+  CLI::App* verb =
+      app.add_subcommand("explain", "The variant and config chosen for a problem, and why");
+  const auto text = std::make_shared<std::string>();
+  verb->add_option("case", *text, "Problem, such as 128x4096x14336:bf16:silu")->required();
+  add_device_option(*verb, context);
+  add_kernel_options(*verb, context);
+  verb->callback([text, &context] { context.exit_code = explain_case(*text, context); });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// sluice info: what is this build, what devices are there, what can run on them.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/cli.hpp"
+#include "harness/embedded.hpp"
+#include "harness/results.hpp"
+
+namespace sluice::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::vector<std::string> simd_names(const Device& device) {
+  std::vector<std::string> names;
+  for (int i = 0; i < kSimdTargetCount; ++i) {
+    if ((device.simd_targets >> i & 1U) != 0) {
+      names.emplace_back(to_string(static_cast<SimdTarget>(i)));
+    }
+  }
+  return names;
+}
+
+std::string cuda_version(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+std::vector<Device> devices() {
+  std::vector<Device> list = {cpu_device()};
+  for (int i = 0; i < cuda_device_count(); ++i) {
+    if (const auto device = cuda_device(i)) list.push_back(*device);
+  }
+  return list;
+}
+
+ordered_json describe(const Device& d) {
+  ordered_json out{{"backend", to_string(d.backend)}, {"name", d.name}};
+  if (d.backend == Backend::kCpu) {
+    out["threads"] = d.threads;
+    out["simd_targets"] = simd_names(d);
+    out["l1d_bytes"] = d.l1d_bytes;
+    out["l2_bytes"] = d.l2_bytes;
+    out["l3_bytes"] = d.l3_bytes;
+  } else {
+    out["ordinal"] = d.ordinal;
+    out["arch"] = to_string(d.arch);
+    out["compute_capability"] = d.compute_capability;
+    out["sm_count"] = d.sm_count;
+    out["smem_per_block_bytes"] = d.smem_per_block_bytes;
+    out["l2_bytes"] = d.l2_bytes;
+    out["driver"] = cuda_version(d.driver_version);
+    out["runtime"] = cuda_version(d.runtime_version);
+  }
+  out["memory_bytes"] = d.memory_bytes;
+  out["variants"] = variant_names(d.backend);
+  return out;
+}
+
+void print_device(const Device& d) {
+  if (d.backend == Backend::kCpu) {
+    fmt::print("cpu     {}\n", d.name);
+    fmt::print("        {} threads, SIMD {}; L1d {}, L2 {}, L3 {}; memory {}\n", d.threads,
+               fmt::join(simd_names(d), " "), human_bytes(static_cast<double>(d.l1d_bytes)),
+               human_bytes(static_cast<double>(d.l2_bytes)),
+               human_bytes(static_cast<double>(d.l3_bytes)),
+               human_bytes(static_cast<double>(d.memory_bytes)));
+  } else {
+    fmt::print("cuda:{}  {}\n", d.ordinal, d.name);
+    fmt::print(
+        "        {} (sm_{}), {} SMs, {} shared memory a block; L2 {}; memory {}; "
+        "driver {}, runtime {}\n",
+        to_string(d.arch), d.compute_capability, d.sm_count, human_bytes(d.smem_per_block_bytes),
+        human_bytes(static_cast<double>(d.l2_bytes)),
+        human_bytes(static_cast<double>(d.memory_bytes)), cuda_version(d.driver_version),
+        cuda_version(d.runtime_version));
+  }
+  fmt::print("        variants, best first: {}\n", fmt::join(variant_names(d.backend), ", "));
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, Context& context) {
+  CLI::App* verb = app.add_subcommand("info", "Build, devices, SIMD targets and variants");
+  const auto json = std::make_shared<std::string>();
+  verb->add_option("--json", *json, "Write JSON to this file, - for standard output");
+  verb->callback([json, &context] {
+    const harness::BuildInfo build = harness::build_info();
+    const std::vector<Device> list = devices();
+    if (!json->empty()) {
+      ordered_json out{{"version", SLUICE_VERSION},       {"commit", harness::build_commit()},
+                       {"dirty", harness::build_dirty()}, {"compiler", build.compiler},
+                       {"build_type", build.build_type},  {"cuda", build.cuda}};
+      for (const Device& device : list) out["devices"].push_back(describe(device));
+      const Status written = harness::write_text(*json, out.dump(2) + "\n");
+      context.exit_code = written ? kOk : fail(written.error());
+      return;
+    }
+    fmt::print("sluice  {} ({}, {}, {}, {})\n", SLUICE_VERSION,
+               std::string(harness::build_commit()).substr(0, 12), build.compiler, build.build_type,
+               build.cuda ? "with CUDA" : "without CUDA");
+    for (const Device& device : list) print_device(device);
+  });
+}
+
+}  // namespace sluice::cli

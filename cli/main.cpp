@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program `sluice`: a verb a file; this one puts them together.
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "cli/cli.hpp"
+
+namespace sluice::cli {
+namespace {
+
+int program(int argc, char** argv) {
+  CLI::App app{
+      "Sluice: the gated MLP block, y = (act(x Wg^T) * (x Wu^T)) Wd^T, fused.\n"
+      "M tokens, D model width, H hidden width. A problem is written MxDxH[:token]...,\n"
+      "such as 128x4096x14336:bf16:silu; README.md and docs/benchmarking.md have examples.\n"
+      "Exit codes: 0 done, 1 a check failed, 2 usage, 3 unsupported or no device.",
+      "sluice"};
+  app.set_version_flag("--version", std::string("sluice ") + SLUICE_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough();
+  Context context;
+  context.argc = argc;
+  context.argv = argv;
+  read_environment(context);
+  app.add_flag("-q,--quiet", context.quiet, "No progress and no notes on standard error");
+  add_info(app, context);
+  add_list(app, context);
+  add_explain(app, context);
+  add_verify(app, context);
+  add_bench(app, context);
+  add_memory(app, context);
+  add_report(app, context);
+  // CLI11 would only say that a subcommand is required.
+  if (argc > 1 && argv[1][0] != '-' &&
+      app.get_subcommands([&](const CLI::App* verb) { return verb->get_name() == argv[1]; })
+          .empty()) {
+    return fail(kUsage, std::string("no verb \"") + argv[1] + "\"; sluice --help lists them");
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? kOk : kUsage;
+  }
+  return context.exit_code;
+}
+
+}  // namespace
+}  // namespace sluice::cli
+
+int main(int argc, char** argv) {
+  // Plain C output: nothing may throw while an exception is told.
+  try {
+    return sluice::cli::program(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("sluice: out of memory\n", stderr);
+    return sluice::cli::kUnsupported;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "sluice: %s\n", e.what());
+    return sluice::cli::kCheckFailed;
+  }
+}

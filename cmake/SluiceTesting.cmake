@@ -1,0 +1,33 @@
+# sluice_add_test(<name> TIER <label> SOURCES <files…> [LIBRARIES <targets…>] [ARGS <args…>]
+#                 [NO_HARNESS])
+# One GoogleTest program, one CTest entry, labelled by tier: unit, property, numerics, gpu, self, large.
+# NO_HARNESS: links the library alone; src/ stays on the include path for the scalar maths.
+find_package(GTest REQUIRED)
+
+function(sluice_add_test name)
+  cmake_parse_arguments(arg "NO_HARNESS" "TIER;TIMEOUT" "SOURCES;LIBRARIES;ARGS" ${ARGN})
+  if(NOT arg_TIER OR NOT arg_SOURCES)
+    message(FATAL_ERROR "sluice_add_test(${name}): TIER and SOURCES are required")
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  if(arg_NO_HARNESS)
+    target_link_libraries(${name} PRIVATE sluice::sluice)
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  else()
+    target_link_libraries(${name} PRIVATE sluice_harness)
+  endif()
+  target_link_libraries(${name} PRIVATE sluice_options GTest::gtest GTest::gtest_main
+                        ${arg_LIBRARIES})
+  if(SLUICE_SANITIZE)
+    # gcc 12 takes instrumented std::optional for uninitialised (bugs 80635, 105562).
+    target_compile_options(${name} PRIVATE -Wno-maybe-uninitialized)
+  endif()
+  add_test(NAME ${name} COMMAND ${name} ${arg_ARGS})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  if(SLUICE_SANITIZE)
+    math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")  # instrumented, and compiled with -O1
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS ${arg_TIER} TIMEOUT ${arg_TIMEOUT})
+endfunction()

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/bench.hpp"
+
+#include <algorithm>
+
+#include "harness/data.hpp"
+#include "harness/unfused.hpp"
+
+namespace sluice::harness {
+namespace {
+
+// One operator of a pass: its plan, and operand sets to rotate over.
+struct Part {
+  Case test_case{};
+  Plan plan{};
+  RigWorkspace workspace{};
+  std::vector<std::unique_ptr<OperandSet>> sets;
+
+  [[nodiscard]] Run bind(std::size_t copy) const {
+    return [this, copy](Stream stream) {
+      return run(plan, sets[copy]->operands(), workspace.workspace, stream);
+    };
+  }
+};
+
+Error no_pass(const Case& c) {
+  return make_error(ErrorCode::kInvalidArgument,
+                    "pass: got bwd or full for %s, wanted an mlp without norm or residual",
+                    format_case(c).c_str());
+}
+
+// The operators that a pass of this case runs, in order.
+Expected<std::vector<Case>> cases_of(const Case& c, Pass pass) {
+  if (c.problem.m == 0) {
+    return make_error(ErrorCode::kInvalidArgument, "bench: got m = 0, wanted at least 1");
+  }
+  if (pass == Pass::kForward) return std::vector<Case>{c};
+  if (c.problem.op != Op::kMlp || c.problem.norm.enabled || c.problem.residual != Residual::kNone) {
+    return no_pass(c);
+  }
+  std::vector<Case> out;
+  if (pass == Pass::kFull) {
+    out.push_back(c);
+    out.back().problem.save_g_u = true;
+    SLUICE_TRY(place(out.back()));
+  }
+  out.push_back(c);
+  out.back().problem.op = Op::kMlpGrad;
+  out.back().problem.save_g_u = false;
+  SLUICE_TRY(place(out.back()));
+  return out;
+}
+
+bool is_gradient(Op op) {
+  return op == Op::kGateMulGrad || op == Op::kGateUpGrad || op == Op::kMlpGrad;
+}
+
+// On a GPU a pass is one graph: several runs in it share the cost of starting it, and follow each
+// other as the layers of a model do.
+std::size_t default_copies(const Case& c, const Device& device) {
+  const std::int64_t bytes = operand_bytes(c.problem);
+  const std::size_t cold = rotation_copies(bytes, std::max(device.l2_bytes, device.l3_bytes));
+  if (device.backend == Backend::kCpu) return cold;
+  constexpr std::size_t kChain = 8;
+  const auto fitting = static_cast<std::size_t>(
+      std::max<std::int64_t>(device.memory_bytes / 4 / std::max<std::int64_t>(bytes, 1), 1));
+  return std::max(cold, std::min(kChain, fitting));
+}
+
+Expected<Part> make_part(const Case& c, Rig& rig, const BenchOptions& options) {
+  Part part;
+  part.test_case = c;
+  const auto made = plan(c.problem, rig.device(), options.plan);
+  if (!made) return made.error();
+  part.plan = *made;
+  auto workspace = make_workspace(part.plan, rig);
+  if (!workspace) return workspace.error();
+  part.workspace = std::move(*workspace);
+
+  const std::size_t copies = options.copies > 0 ? options.copies : default_copies(c, rig.device());
+  for (std::size_t i = 0; i < copies; ++i) {
+    if (options.progress) {
+      options.progress(format_case(c) + ": filling copy " + std::to_string(i + 1) + " of " +
+                       std::to_string(copies));
+    }
+    auto set = OperandSet::make(c, rig);
+    if (!set) return set.error();
+    part.sets.push_back(std::move(*set));
+  }
+  return part;
+}
+
+double worst_relative_error(const std::vector<VerifyReport>& checks) {
+  double worst = 0;
+  for (const VerifyReport& check : checks) {
+    for (const Comparison& c : check.outputs) worst = std::max(worst, c.mean_relative_error);
+  }
+  return worst;
+}
+
+// The text of a case that differs from 1x1x1 in one token; `plain` where it does not differ.
+std::string token_of(const Case& c, const char* plain) {
+  const std::string text = format_case(c);
+  const std::size_t colon = text.find(':');
+  return colon == std::string::npos ? plain : text.substr(colon + 1);
+}
+
+// Times the parts, run in order, and the baselines of a lone part.
+Expected<std::vector<Timing>> time_parts(const std::vector<Part>& parts,
+                                         const std::vector<std::unique_ptr<Baseline>>& baselines,
+                                         Rig& rig, const BenchOptions& options) {
+  Candidate own{"sluice", {}};
+  std::vector<Candidate> candidates;
+  const std::size_t copies = parts.front().sets.size();
+  for (std::size_t copy = 0; copy < copies; ++copy) {
+    std::vector<Run> steps;
+    steps.reserve(parts.size());
+    for (const Part& part : parts) steps.push_back(part.bind(copy % part.sets.size()));
+    own.runs.emplace_back([steps](Stream stream) -> Status {
+      for (const Run& step : steps) SLUICE_TRY(step(stream));
+      return {};
+    });
+  }
+  candidates.push_back(std::move(own));
+  for (const auto& baseline : baselines) {
+    Candidate candidate{baseline->name(), {}};
+    for (const auto& set : parts.front().sets) {
+      candidate.runs.push_back(baseline->bind(set->operands()));
+    }
+    candidates.push_back(std::move(candidate));
+  }
+  auto stopwatch = make_stopwatch(rig);
+  if (!stopwatch) return stopwatch.error();
+  const auto progress = [&](double elapsed_us, double allowed_us) {
+    if (!options.progress) return;
+    options.progress(format_case(parts.front().test_case) + ": timing, " +
+                     std::to_string(static_cast<int>(elapsed_us * 1e-6)) + " s of at most " +
+                     std::to_string(static_cast<int>(allowed_us * 1e-6)));
+  };
+  return time_interleaved(**stopwatch, candidates, options.timer, progress);
+}
+
+// The row of both halves of a training step together.
+Row full_row(const std::vector<Part>& parts, const Timing& timing, const Ceilings& ceilings) {
+  Row row = make_row(parts.back().test_case, parts.back().plan, timing, ceilings);
+  const Problem& forward = parts.front().test_case.problem;
+  const Problem& backward = parts.back().test_case.problem;
+  const double work = flops(forward) + flops(backward);
+  const double bytes = bytes_moved(forward) + bytes_moved(backward);
+  row.pass = "full";
+  row.tflops = work / timing.median_us * 1e-6;
+  row.gbps = bytes / timing.median_us * 1e-3;
+  if (const auto floor = floor_us(ceilings, bytes, work)) {
+    row.roof_fraction = *floor / timing.median_us;
+  }
+  row.extra_bytes = static_cast<std::int64_t>(
+      std::max(parts.front().plan.workspace_bytes, parts.back().plan.workspace_bytes));
+  row.peak_bytes = std::max(operand_bytes(forward), operand_bytes(backward)) + row.extra_bytes;
+  return row;
+}
+
+}  // namespace
+
+bool CaseBench::passed() const noexcept {
+  return std::all_of(checks.begin(), checks.end(),
+                     [](const VerifyReport& check) { return check.passed(); });
+}
+
+std::string gate_text(const Gate& gate) {
+  Case c;
+  c.problem.m = c.problem.d = c.problem.h = 1;
+  c.problem.gate = gate;
+  return token_of(c, "silu");
+}
+
+std::string layout_text(const Case& test_case) {
+  switch (test_case.placement) {
+    case Placement::kSeparate:
+      return "separate";
+    case Placement::kConcatenated:
+      return test_case.up_first ? "concat+up_first" : "concat";
+    case Placement::kInterleaved:
+      return "interleaved" + std::to_string(test_case.block_rows) +
+             (test_case.up_first ? "+up_first" : "");
+  }
+  return "separate";
+}
+
+std::string dtype_text(const Problem& p) {
+  const std::string x = to_string(p.x_dtype);
+  const std::string w = to_string(p.w_dtype);
+  const std::string y = to_string(p.y_dtype);
+  return x == w && x == y ? x : x + "/" + w + "/" + y;
+}
+
+std::int64_t operand_bytes(const Problem& problem) {
+  std::int64_t bytes = 0;
+  for (const OperandSpec& spec : operand_specs(problem)) {
+    if (spec.access == Access::kUnused) continue;
+    const std::int64_t rows = spec.layout.row_stride_bytes == 0 ? 1 : spec.rows;
+    bytes += rows * spec.cols * size_bytes(spec.dtype);
+  }
+  return bytes;
+}
+
+Row make_row(const Case& c, const Plan& made, const Timing& timing, const Ceilings& ceilings) {
+  const Problem& p = c.problem;
+  Row row;
+  row.op = p.op == Op::kMlpGrad ? "mlp_train" : to_string(p.op);
+  row.pass = is_gradient(p.op) ? "bwd" : "fwd";
+  row.m = p.m;
+  row.d = p.d;
+  row.h = p.h;
+  row.dtype = dtype_text(p);
+  row.gate = gate_text(p.gate);
+  row.layout = layout_text(c);
+  row.variant = made.variant_name();
+  row.config = made.config.name;
+  row.threads = made.threads;
+  row.us = timing.median_us;
+  row.us_p10 = timing.p10_us;
+  row.us_p90 = timing.p90_us;
+  row.tflops = flops(p) / timing.median_us * 1e-6;
+  row.gbps = bytes_moved(p) / timing.median_us * 1e-3;
+  if (const auto floor = floor_us(ceilings, bytes_moved(p), flops(p))) {
+    row.roof_fraction = *floor / timing.median_us;
+  }
+  row.extra_bytes = static_cast<std::int64_t>(made.workspace_bytes);
+  row.peak_bytes = operand_bytes(p) + row.extra_bytes;
+  return row;
+}
+
+void set_baseline(Row& row, const Baseline& baseline, const Timing& timing) {
+  row.baseline = baseline.name();
+  row.baseline_us = timing.median_us;
+  row.ratio = timing.median_us / row.us;
+  row.baseline_extra_bytes = baseline.extra_bytes();
+}
+
+std::int64_t signed_pair_offset(const Case& c) {
+  const std::int64_t offset = pair_offset_bytes(c, Operand::kWGate);
+  return c.up_first ? -offset : offset;
+}
+
+Expected<std::vector<std::unique_ptr<Baseline>>> make_baselines(const Case& c, Rig& rig,
+                                                                int threads) {
+  std::vector<std::unique_ptr<Baseline>> out;
+  auto unfused = UnfusedMlp::make(c.problem, signed_pair_offset(c), rig, threads);
+  if (unfused) {
+    out.push_back(std::move(*unfused));
+  } else if (unfused.error().code != ErrorCode::kUnsupported) {
+    return unfused.error();
+  }
+#if defined(SLUICE_WITH_CUDA)
+  if (rig.device().backend == Backend::kCuda) {
+    auto rivals = make_cuda_baselines(c, rig);
+    if (!rivals) return rivals.error();
+    for (auto& rival : *rivals) out.push_back(std::move(rival));
+  }
+#endif
+  return out;
+}
+
+Expected<CaseBench> bench_case(const Case& test_case, Rig& rig, const Ceilings& ceilings,
+                               const BenchOptions& options) {
+  const auto cases = cases_of(test_case, options.pass);
+  if (!cases) return cases.error();
+  CaseBench out;
+  for (const Case& c : *cases) {
+    if (options.progress) options.progress(format_case(c) + ": checking against fp64");
+    auto check = verify_case(c, rig, options.plan, options.verify);
+    if (!check) return check.error();
+    out.checks.push_back(std::move(*check));
+  }
+  if (!out.passed()) return out;
+
+  std::vector<Part> parts;
+  for (const Case& c : *cases) {
+    auto part = make_part(c, rig, options);
+    if (!part) return part.error();
+    parts.push_back(std::move(*part));
+  }
+  std::vector<std::unique_ptr<Baseline>> baselines;
+  if (parts.size() == 1) {
+    auto made = make_baselines(parts.front().test_case, rig, options.plan.threads);
+    if (!made) return made.error();
+    baselines = std::move(*made);
+  }
+  const auto timings = time_parts(parts, baselines, rig, options);
+  if (!timings) return timings.error();
+
+  const Timing& own = timings->front();
+  Row row = parts.size() == 1 ? make_row(parts.front().test_case, parts.front().plan, own, ceilings)
+                              : full_row(parts, own, ceilings);
+  row.model = options.model;
+  row.tp = options.tp;
+  row.rel_err = worst_relative_error(out.checks);
+  for (const Timing& timing : *timings) out.converged = out.converged && timing.converged;
+  if (baselines.empty()) out.rows.push_back(row);
+  for (std::size_t i = 0; i < baselines.size(); ++i) {
+    out.rows.push_back(row);
+    set_baseline(out.rows.back(), *baselines[i], (*timings)[i + 1]);
+  }
+  return out;
+}
+
+}  // namespace sluice::harness

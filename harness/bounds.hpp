@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The error model behind the oracle's bounds: rounding of sums, of stores and of gates. Every
+// formula is derived in docs/numerics.md; nothing here is a tolerance that somebody chose.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "sluice/operands.hpp"
+#include "sluice/problem.hpp"
+#include "sluice/types.hpp"
+
+namespace sluice::harness {
+
+/// A number that a kernel computes with error: |computed - value| <= bound + |common|.
+struct Uncertain {
+  double value = 0;
+  double bound = 0;   ///< of an error of mean zero that is independent of other elements' errors
+  double spread = 0;  ///< that error's sub-Gaussian parameter: exceeds t with 2 exp(-t^2/2spread^2)
+  double common = 0;  ///< shift by the largest error of the norm's scale: the same error for a
+                      ///< whole row, so shifts add with their signs
+  bool may_overflow = false;
+
+  [[nodiscard]] double error() const noexcept { return bound + std::fabs(common); }
+};
+
+/// What a dot product's terms add up to; input of Rounding::dot().
+struct TermSums {
+  double value = 0;      ///< sum of a·b
+  double magnitude = 0;  ///< sum of |a·b| over finite terms
+  double bound = 0;      ///< sum of the bounds of a, times |b|
+  double square = 0;     ///< sum of squares of the spreads of a, times b
+  double common = 0;     ///< sum of the shifts of a, times b
+  double terms = 0;      ///< how many
+  bool may_overflow = false;
+};
+
+/// Gradients of one element, as a kernel computes them.
+struct GateGradErrors {
+  Uncertain h;
+  Uncertain dg;
+  Uncertain du;
+};
+
+/// The error model of one problem.
+class Rounding {
+ public:
+  explicit Rounding(const Problem& problem);
+
+  /// `count` elements are compared: sets the probability term (docs/numerics.md).
+  void set_compared_elements(std::int64_t count) noexcept;
+
+  /// Unit roundoff of the accumulator: 2^-24, or 2^-53 where an operand is fp64.
+  [[nodiscard]] double accumulator() const noexcept { return u_; }
+
+  /// The largest finite number of the accumulator.
+  [[nodiscard]] double accumulator_max() const noexcept { return max_; }
+
+  /// A bound that holds but for the chance of the model, for an error of this spread.
+  [[nodiscard]] double likely(double spread) const noexcept { return lambda_ * spread; }
+
+  /// A dot product computed in the accumulator.
+  [[nodiscard]] Uncertain dot(const TermSums& sums) const noexcept;
+
+  /// `v` after it may have been rounded to `dtype`.
+  [[nodiscard]] Uncertain stored(Uncertain v, DType dtype) const noexcept;
+
+  /// h = gate(g, u).
+  [[nodiscard]] Uncertain gate_mul(const Uncertain& g, const Uncertain& u) const noexcept;
+
+  /// h, dg and du from g, u and dh.
+  [[nodiscard]] GateGradErrors gate_mul_grad(const Uncertain& g, const Uncertain& u,
+                                             const Uncertain& dh) const noexcept;
+
+ private:
+  struct ActError {
+    double value = 0;
+    double derivative = 0;
+  };
+  [[nodiscard]] ActError activation_error(double v) const noexcept;
+  [[nodiscard]] Uncertain scaled(const Uncertain& g) const noexcept;
+
+  Gate gate_;
+  double u_;
+  double max_;
+  double tiny_;  // the accumulator's smallest normal number: what may be flushed to zero
+  double lambda_ = 0;
+};
+
+/// Half the distance from v to the next number of `dtype`, or more.
+[[nodiscard]] double rounding_error(double magnitude, DType dtype) noexcept;
+
+/// The largest finite number of `dtype`.
+[[nodiscard]] double largest(DType dtype) noexcept;
+
+}  // namespace sluice::harness

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/checkpoint_bench.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "harness/oracle.hpp"
+#include "harness/unfused.hpp"
+#include "math/float_types.hpp"
+
+namespace sluice::harness {
+namespace {
+
+// One layer on the rig. Inputs are kept on the host too, for the oracle.
+struct Layer {
+  Operands host{};    // x, weights and biases in host memory
+  Operands device{};  // the same on the rig, and y
+  std::vector<std::byte> x;
+  std::vector<RigBuffer> buffers;
+};
+
+struct Model {
+  Case test_case{};
+  std::vector<Layer> layers;
+  RigBuffer y;  // [M, D], written by every layer in turn
+};
+
+Status differs(const char* what, std::size_t layer) {
+  return make_error(ErrorCode::kInvalidArgument,
+                    "checkpoint: %s of layer %zu differs from layer 0, wanted equal layers", what,
+                    layer);
+}
+
+Expected<Case> case_of(const Checkpoint& checkpoint, std::int64_t m) {
+  const MlpLayer& first = checkpoint.layers.front();
+  Case c;
+  Problem& p = c.problem;
+  p.op = Op::kMlp;
+  p.m = m;
+  p.d = checkpoint.d;
+  p.h = checkpoint.h;
+  p.x_dtype = p.w_dtype = p.y_dtype = checkpoint.dtype;
+  p.gate = checkpoint.gate;
+  p.bias_gate_up = first.b_gate != nullptr;
+  p.bias_down = first.b_down != nullptr;
+  c.placement = first.merged ? Placement::kConcatenated : Placement::kSeparate;
+  SLUICE_TRY(place(c));
+  p.layout.w_gate_up = first.w_gate_up_layout;
+  p.layout.w_down = first.w_down_layout;
+  p.alignment_bytes = std::min(p.alignment_bytes, checkpoint.alignment_bytes);
+  SLUICE_TRY(validate(p));
+  for (std::size_t i = 0; i < checkpoint.layers.size(); ++i) {
+    const MlpLayer& layer = checkpoint.layers[i];
+    if ((layer.b_gate != nullptr) != p.bias_gate_up) return differs("b_gate", i).error();
+    if ((layer.b_down != nullptr) != p.bias_down) return differs("b_down", i).error();
+    if (layer.merged != first.merged || !(layer.w_gate_up_layout == p.layout.w_gate_up) ||
+        !(layer.w_down_layout == p.layout.w_down)) {
+      return differs("the layout", i).error();
+    }
+  }
+  return c;
+}
+
+// Copies `bytes` at `host` to the rig, or takes them as they lie where the rig's memory is the
+// host's.
+Expected<void*> place_on(Rig& rig, const void* host, std::int64_t bytes, Layer& layer) {
+  if (host == nullptr || rig.host_memory()) return const_cast<void*>(host);
+  auto buffer = RigBuffer::make(rig, static_cast<std::size_t>(bytes));
+  if (!buffer) return buffer.error();
+  SLUICE_TRY(rig.upload(buffer->data(), host, static_cast<std::size_t>(bytes)));
+  layer.buffers.push_back(std::move(*buffer));
+  return static_cast<void*>(layer.buffers.back().data());
+}
+
+Status upload_inputs(const Case& c, Rig& rig, Layer& layer) {
+  const auto specs = operand_specs(c.problem);
+  for (const OperandSpec& spec : specs) {
+    const void* host = address(layer.host, spec.id);
+    // w_up of a merged tensor goes with w_gate, so that one buffer still holds both.
+    const bool merged = c.placement == Placement::kConcatenated;
+    if (host == nullptr || (merged && spec.id == Operand::kWUp)) continue;
+    const std::int64_t pair = merged && spec.id == Operand::kWGate
+                                  ? static_cast<const char*>(layer.host.w_up) -
+                                        static_cast<const char*>(layer.host.w_gate)
+                                  : 0;
+    const auto placed = place_on(rig, host, pair + extent_bytes(spec), layer);
+    if (!placed) return placed.error();
+    set_address(layer.device, spec.id, *placed);
+    if (pair != 0) set_address(layer.device, Operand::kWUp, static_cast<char*>(*placed) + pair);
+  }
+  return {};
+}
+
+Expected<Model> load(const Checkpoint& checkpoint, std::int64_t m, Rig& rig,
+                     const CheckpointOptions& options) {
+  Model model;
+  const auto c = case_of(checkpoint, m);
+  if (!c) return c.error();
+  model.test_case = *c;
+  const auto y_spec = operand_specs(c->problem)[static_cast<std::size_t>(Operand::kY)];
+  auto y = RigBuffer::make(rig, static_cast<std::size_t>(extent_bytes(y_spec)));
+  if (!y) return y.error();
+  model.y = std::move(*y);
+  const std::size_t count = options.layers > 0 ? std::min(checkpoint.layers.size(),
+                                                          static_cast<std::size_t>(options.layers))
+                                               : checkpoint.layers.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const MlpLayer& source = checkpoint.layers[i];
+    Layer layer;
+    auto x = embedding_rows(checkpoint, m, c->problem.x_dtype, &source);
+    if (!x) return x.error();
+    layer.x = std::move(*x);
+    layer.host.x = layer.x.data();
+    layer.host.w_gate = source.w_gate;
+    layer.host.w_up = source.w_up;
+    layer.host.w_down = source.w_down;
+    layer.host.b_gate = source.b_gate;
+    layer.host.b_up = source.b_up;
+    layer.host.b_down = source.b_down;
+    SLUICE_TRY(upload_inputs(*c, rig, layer));
+    layer.device.y = model.y.data();
+    model.layers.push_back(std::move(layer));
+  }
+  return model;
+}
+
+// First, last and evenly spread rows: as many as the oracle's budget for one layer allows.
+std::vector<std::int64_t> sampled_rows(const Problem& p, const VerifyOptions& verify,
+                                       std::size_t layers) {
+  const double row_cost = 3.0 * static_cast<double>(p.d) * static_cast<double>(p.h);
+  const double affordable = verify.max_operations / row_cost / static_cast<double>(layers);
+  const auto count = static_cast<std::int64_t>(
+      std::clamp(affordable, 1.0, static_cast<double>(std::min(p.m, verify.max_rows))));
+  std::set<std::int64_t> rows;
+  for (std::int64_t i = 0; i < count; ++i) {
+    rows.insert(count == 1 ? p.m - 1 : i * (p.m - 1) / (count - 1));
+  }
+  return {rows.begin(), rows.end()};
+}
+
+// y of the rig, on the host.
+Expected<std::vector<std::byte>> download_y(Rig& rig, const Model& model) {
+  std::vector<std::byte> host(model.y.bytes());
+  SLUICE_TRY(rig.synchronize());
+  SLUICE_TRY(rig.download(host.data(), model.y.data(), host.size()));
+  return host;
+}
+
+// Poisons y, runs, and brings y back: what is not written stays NaN.
+Expected<std::vector<std::byte>> run_once(Rig& rig, const Model& model, const Run& one) {
+  SLUICE_TRY(rig.fill_bytes(model.y.data(), 0xFF, model.y.bytes()));
+  SLUICE_TRY(one(rig.stream()));
+  return download_y(rig, model);
+}
+
+Expected<LayerCheck> check_layer(Rig& rig, const Model& model, std::size_t index, const Run& fused,
+                                 const Run& unfused, const std::vector<std::int64_t>& rows) {
+  const Problem& p = model.test_case.problem;
+  const auto y_fused = run_once(rig, model, fused);
+  if (!y_fused) return y_fused.error();
+  std::vector<std::byte> y_unfused;
+  if (unfused) {
+    auto y = run_once(rig, model, unfused);
+    if (!y) return y.error();
+    y_unfused = std::move(*y);
+  }
+  const auto spec = operand_specs(p)[static_cast<std::size_t>(Operand::kY)];
+  Oracle oracle(p, model.layers[index].host);
+  oracle.set_compared_elements(static_cast<std::int64_t>(rows.size() * model.layers.size()) * p.d);
+  Comparator comparator(Operand::kY, p.y_dtype);
+  double error = 0;
+  double size = 0;
+  for (const std::int64_t row : rows) {
+    for (std::int64_t col = 0; col < p.d; ++col) {
+      const OracleValue want = oracle.at(Operand::kY, row, col);
+      const std::int64_t at = offset_bytes(spec.layout, p.y_dtype, row, col);
+      comparator.add(row, col, want, math::load(y_fused->data() + at, p.y_dtype));
+      size += std::fabs(want.value);
+      if (unfused) error += std::fabs(math::load(y_unfused.data() + at, p.y_dtype) - want.value);
+    }
+  }
+  LayerCheck check;
+  check.m = p.m;
+  check.layer = static_cast<int>(index);
+  check.fused = comparator.result();
+  check.unfused_rel_err = size > 0 ? error / size : 0;
+  return check;
+}
+
+}  // namespace
+
+bool CheckpointBench::passed() const noexcept {
+  return std::all_of(checks.begin(), checks.end(),
+                     [](const LayerCheck& check) { return check.passed(); });
+}
+
+Expected<CheckpointBench> bench_checkpoint(const Checkpoint& checkpoint, std::int64_t m, Rig& rig,
+                                           const Ceilings& ceilings,
+                                           const CheckpointOptions& options) {
+  auto loaded = load(checkpoint, m, rig, options);
+  if (!loaded) return loaded.error();
+  const Model& model = *loaded;
+  const BenchOptions& bench = options.bench;
+  const auto made = plan(model.test_case.problem, rig.device(), bench.plan);
+  if (!made) return made.error();
+  const auto workspace = make_workspace(*made, rig);
+  if (!workspace) return workspace.error();
+  auto baselines = make_baselines(model.test_case, rig, bench.plan.threads);
+  if (!baselines) return baselines.error();
+
+  std::vector<Candidate> candidates = {{"sluice", {}}};
+  for (const Layer& layer : model.layers) {
+    candidates[0].runs.emplace_back([&, operands = layer.device](Stream stream) {
+      return run(*made, operands, workspace->workspace, stream);
+    });
+  }
+  for (const auto& baseline : *baselines) {
+    candidates.push_back({baseline->name(), {}});
+    for (const Layer& layer : model.layers) {
+      candidates.back().runs.push_back(baseline->bind(layer.device));
+    }
+  }
+
+  CheckpointBench out;
+  const bool has_unfused = !baselines->empty() && baselines->front()->name() == "own_unfused";
+  const auto rows = sampled_rows(model.test_case.problem, bench.verify, model.layers.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    if (bench.progress) {
+      bench.progress("M = " + std::to_string(m) + ": checking layer " + std::to_string(i + 1) +
+                     " of " + std::to_string(model.layers.size()) + " against fp64");
+    }
+    const auto check = check_layer(rig, model, i, candidates[0].runs[i],
+                                   has_unfused ? candidates[1].runs[i] : Run{}, rows);
+    if (!check) return check.error();
+    worst = std::max(worst, check->fused.mean_relative_error);
+    out.checks.push_back(*check);
+  }
+  if (!out.passed()) return out;
+
+  auto stopwatch = make_stopwatch(rig);
+  if (!stopwatch) return stopwatch.error();
+  const auto timings = time_interleaved(
+      **stopwatch, candidates, bench.timer, [&](double elapsed_us, double allowed_us) {
+        if (!bench.progress) return;
+        bench.progress("M = " + std::to_string(m) + ": timing, " +
+                       std::to_string(static_cast<int>(elapsed_us * 1e-6)) + " s of at most " +
+                       std::to_string(static_cast<int>(allowed_us * 1e-6)));
+      });
+  if (!timings) return timings.error();
+  Row row = make_row(model.test_case, *made, timings->front(), ceilings);
+  row.model = checkpoint.name;
+  row.rel_err = worst;
+  for (const Timing& timing : *timings) out.converged = out.converged && timing.converged;
+  if (baselines->empty()) out.rows.push_back(row);
+  for (std::size_t i = 0; i < baselines->size(); ++i) {
+    out.rows.push_back(row);
+    set_baseline(out.rows.back(), *(*baselines)[i], (*timings)[i + 1]);
+  }
+  return out;
+}
+
+nlohmann::ordered_json to_json(const LayerCheck& check, const std::string& model) {
+  return {{"model", model},
+          {"m", check.m},
+          {"layer", check.layer},
+          {"rel_err", check.fused.mean_relative_error},
+          {"unfused_rel_err", check.unfused_rel_err},
+          {"worst_bound_share", check.fused.worst.ratio},
+          {"compared", check.fused.compared},
+          {"passed", check.passed()}};
+}
+
+}  // namespace sluice::harness

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/checkpoint_files.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "harness/mapped_file.hpp"
+#include "harness/strict_json.hpp"
+
+namespace sluice::harness {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr const char* kSingleName = "model.safetensors";
+
+bool is_plain_file_name(std::string_view name) {
+  if (name.empty() || name == "." || name == "..") return false;
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return c != '/' && c != '\\' && static_cast<unsigned char>(c) >= 0x20;
+  });
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// The one checkpoint of a folder: an index, model.safetensors, or its only .safetensors file.
+Expected<fs::path> find_in_folder(const fs::path& folder) {
+  for (const char* name : {kIndexName, kSingleName}) {
+    if (is_there(folder / name)) return folder / name;
+  }
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() == ".safetensors") found.push_back(it->path());
+  }
+  const std::string shown = printable(folder.string());
+  if (error) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: cannot be listed: %s", shown.c_str(),
+                      error.message().c_str());
+  }
+  if (found.size() == 1) return found.front();
+  return make_error(ErrorCode::kInvalidArgument,
+                    "%s: holds neither %s nor %s, and %zu other .safetensors files", shown.c_str(),
+                    kIndexName, kSingleName, found.size());
+}
+
+Status add_shard(CheckpointFiles& files, const std::string& path, const WeightMap* weight_map,
+                 const std::string& shard_name) {
+  Expected<SafeTensors> opened = SafeTensors::open(path);
+  if (!opened) return opened.error();
+  if (weight_map == nullptr) {
+    for (const TensorView& view : opened->tensors()) files.tensors.emplace(view.name, view);
+  } else {
+    for (const auto& [tensor, shard] : *weight_map) {
+      if (shard != shard_name) continue;
+      const TensorView* const view = opened->find(tensor);
+      if (view == nullptr) {
+        return make_error(ErrorCode::kInvalidArgument,
+                          "%s: tensor %s is missing, the index places it here",
+                          printable(path).c_str(), printable(tensor).c_str());
+      }
+      files.tensors.emplace(tensor, *view);
+    }
+  }
+  files.shards.push_back(*std::move(opened));
+  return {};
+}
+
+Status add_indexed(CheckpointFiles& files, const fs::path& index) {
+  const Expected<MappedFile> mapped = MappedFile::open(index.string());
+  if (!mapped) return mapped.error();
+  const Expected<WeightMap> weight_map = parse_weight_map(mapped->text(), index.string());
+  if (!weight_map) return weight_map.error();
+  std::vector<std::string> shards;
+  for (const auto& entry : *weight_map) shards.push_back(entry.second);
+  std::sort(shards.begin(), shards.end());
+  shards.erase(std::unique(shards.begin(), shards.end()), shards.end());
+  for (const std::string& shard : shards) {
+    const fs::path path = index.parent_path() / shard;
+    if (!is_there(path)) {
+      return make_error(ErrorCode::kInvalidArgument, "%s: shard %s is missing",
+                        printable(index.string()).c_str(), printable(shard).c_str());
+    }
+    SLUICE_TRY(add_shard(files, path.string(), &*weight_map, shard));
+  }
+  return {};
+}
+
+// "SmolLM2" of SmolLM2.safetensors, SmolLM2/model.safetensors and SmolLM2/.
+std::string stem_of(const fs::path& file) {
+  std::string stem = file.stem().string();
+  if (stem.rfind("model", 0) != 0) return stem;
+  std::error_code error;
+  const fs::path folder = fs::absolute(file, error).parent_path();
+  return error || folder.filename().empty() ? stem : folder.filename().string();
+}
+
+}  // namespace
+
+Expected<WeightMap> parse_weight_map(std::string_view text, std::string_view name) {
+  const std::string shown = printable(name);
+  const Expected<json> document = parse_json(text, name);
+  if (!document) return document.error();
+  const auto found = document->find("weight_map");
+  if (found == document->end() || !found->is_object() || found->empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: holds no weight_map", shown.c_str());
+  }
+  WeightMap weight_map;
+  for (const auto& [tensor, shard] : found->items()) {
+    if (!shard.is_string()) {
+      return make_error(ErrorCode::kInvalidArgument, "%s: tensor %s: its shard is not text",
+                        shown.c_str(), printable(tensor).c_str());
+    }
+    const std::string file = shard.get<std::string>();
+    if (!is_plain_file_name(file)) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "%s: tensor %s: shard \"%s\" is not the plain name of a file beside the "
+                        "index",
+                        shown.c_str(), printable(tensor).c_str(), printable(file).c_str());
+    }
+    weight_map.emplace(tensor, file);
+  }
+  return weight_map;
+}
+
+const TensorView* CheckpointFiles::find(std::string_view name) const noexcept {
+  const auto found = tensors.find(name);
+  return found == tensors.end() ? nullptr : &found->second;
+}
+
+Expected<CheckpointFiles> open_checkpoint_files(const std::string& path) {
+  fs::path file(path);
+  std::error_code error;
+  if (fs::is_directory(file, error)) {
+    const Expected<fs::path> found = find_in_folder(file);
+    if (!found) return found.error();
+    file = *found;
+  }
+  CheckpointFiles files;
+  files.source = file.string();
+  files.stem = stem_of(file);
+  if (file.extension() == ".json") {
+    SLUICE_TRY(add_indexed(files, file));
+  } else {
+    SLUICE_TRY(add_shard(files, file.string(), nullptr, ""));
+  }
+  const fs::path config = file.parent_path() / "config.json";
+  if (is_there(config)) {
+    const Expected<MappedFile> mapped = MappedFile::open(config.string());
+    if (!mapped) return mapped.error();
+    Expected<json> document = parse_json(mapped->text(), config.string());
+    if (!document) return document.error();
+    files.config = *std::move(document);
+  }
+  return files;
+}
+
+}  // namespace sluice::harness

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files of one checkpoint: a single safetensors file, a folder, or a sharded index.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "harness/safetensors.hpp"
+#include "sluice/status.hpp"
+
+namespace sluice::harness {
+
+/// Which shard holds which tensor: the checked "weight_map" of a model.safetensors.index.json.
+using WeightMap = std::map<std::string, std::string, std::less<>>;
+
+/// Reads the text of an index file. `name` begins every message.
+/// Errors, kInvalidArgument: bad JSON, no weight_map, entries that are not text, shard names that
+/// are empty or could leave the folder ("..", '/', '\\', control characters).
+[[nodiscard]] Expected<WeightMap> parse_weight_map(std::string_view text, std::string_view name);
+
+/// The opened files of a checkpoint and where each tensor is. Views stay valid while `shards` live.
+struct CheckpointFiles {
+  std::string source;  ///< the path that was opened, for messages
+  std::string stem;    ///< a short name of the model out of that path
+  std::vector<SafeTensors> shards;
+  std::map<std::string, TensorView, std::less<>> tensors;
+  nlohmann::json config = nlohmann::json::object();  ///< config.json, or {} where there is none
+
+  [[nodiscard]] const TensorView* find(std::string_view name) const noexcept;
+};
+
+/// Opens what `path` names; see open_checkpoint(). Of an index, every shard must be there and hold
+/// every tensor the weight_map places in it.
+[[nodiscard]] Expected<CheckpointFiles> open_checkpoint_files(const std::string& path);
+
+}  // namespace sluice::harness

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/cuda/cublaslt.hpp"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "harness/cuda/check.hpp"
+
+namespace sluice::harness {
+namespace {
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+constexpr int kAlgorithms = 8;
+constexpr int kTimedRuns = 3;
+
+struct Api {
+  decltype(&cublasLtCreate) create = nullptr;
+  decltype(&cublasLtDestroy) destroy = nullptr;
+  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  decltype(&cublasLtMatmul) matmul = nullptr;
+};
+
+void* find_library() {
+  for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
+    if (void* handle = dlopen(name, RTLD_NOW | RTLD_NOLOAD)) return handle;
+  }
+  for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
+    if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return handle;
+  }
+  return nullptr;
+}
+
+// Never closed: kernels of the library stay registered with the driver.
+const Api* find_api() {
+  static const Api api = [] {
+    Api found;
+    void* library = find_library();
+    if (library == nullptr) return found;
+    const auto look_up = [library](auto& function, const char* name) {
+      function =
+          reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+      return function != nullptr;
+    };
+    const bool all = look_up(found.create, "cublasLtCreate") &&
+                     look_up(found.destroy, "cublasLtDestroy") &&
+                     look_up(found.desc_create, "cublasLtMatmulDescCreate") &&
+                     look_up(found.desc_destroy, "cublasLtMatmulDescDestroy") &&
+                     look_up(found.desc_set, "cublasLtMatmulDescSetAttribute") &&
+                     look_up(found.layout_create, "cublasLtMatrixLayoutCreate") &&
+                     look_up(found.layout_destroy, "cublasLtMatrixLayoutDestroy") &&
+                     look_up(found.preference_create, "cublasLtMatmulPreferenceCreate") &&
+                     look_up(found.preference_destroy, "cublasLtMatmulPreferenceDestroy") &&
+                     look_up(found.preference_set, "cublasLtMatmulPreferenceSetAttribute") &&
+                     look_up(found.heuristic, "cublasLtMatmulAlgoGetHeuristic") &&
+                     look_up(found.matmul, "cublasLtMatmul");
+    return all ? found : Api{};
+  }();
+  return api.matmul == nullptr ? nullptr : &api;
+}
+
+Error lt_error(cublasStatus_t status, const char* what) {
+  Error error = make_error(ErrorCode::kDevice, "cuBLASLt: %s failed with status %d", what,
+                           static_cast<int>(status));
+  error.cuda_code = static_cast<int>(status);
+  return error;
+}
+
+#define LT_TRY(call, what)                                                         \
+  do {                                                                             \
+    if (const cublasStatus_t status_ = (call); status_ != CUBLAS_STATUS_SUCCESS) { \
+      return lt_error(status_, what);                                              \
+    }                                                                              \
+  } while (false)
+
+cudaDataType_t data_type(DType dtype) { return dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F; }
+
+// Row-major out = a · bᵀ is column-major outᵀ = b · aᵀ: cuBLASLt's A is b (transposed), its B is a.
+class Plan final : public LtPlan {
+ public:
+  Plan(const Api& api, cublasLtHandle_t handle, void* workspace)
+      : api_(api), handle_(handle), workspace_(workspace) {}
+  ~Plan() override {
+    for (cublasLtMatrixLayout_t layout : {a_, b_, out_}) {
+      if (layout != nullptr) static_cast<void>(api_.layout_destroy(layout));
+    }
+    if (desc_ != nullptr) static_cast<void>(api_.desc_destroy(desc_));
+  }
+
+  Status describe(const LtGemm& gemm) {
+    const cudaDataType_t type = data_type(gemm.dtype);
+    LT_TRY(api_.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescCreate");
+    const cublasOperation_t transpose = CUBLAS_OP_T;
+    LT_TRY(api_.desc_set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof(transpose)),
+           "MatmulDescSetAttribute");
+    const auto u = [](std::int64_t v) { return static_cast<std::uint64_t>(v); };
+    LT_TRY(api_.layout_create(&b_, type, u(gemm.k), u(gemm.n), gemm.b_stride),
+           "MatrixLayoutCreate");
+    LT_TRY(api_.layout_create(&a_, type, u(gemm.k), u(gemm.m), gemm.a_stride),
+           "MatrixLayoutCreate");
+    LT_TRY(api_.layout_create(&out_, type, u(gemm.n), u(gemm.m), gemm.out_stride),
+           "MatrixLayoutCreate");
+    return {};
+  }
+
+  Expected<int> offers(std::array<cublasLtMatmulHeuristicResult_t, kAlgorithms>& results) {
+    cublasLtMatmulPreference_t preference = nullptr;
+    LT_TRY(api_.preference_create(&preference), "MatmulPreferenceCreate");
+    int count = 0;
+    cublasStatus_t status =
+        api_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes,
+                            sizeof(kWorkspaceBytes));
+    if (status == CUBLAS_STATUS_SUCCESS) {
+      status = api_.heuristic(handle_, desc_, b_, a_, out_, out_, preference, kAlgorithms,
+                              results.data(), &count);
+    }
+    static_cast<void>(api_.preference_destroy(preference));
+    if (status != CUBLAS_STATUS_SUCCESS) return lt_error(status, "MatmulAlgoGetHeuristic");
+    if (count == 0) {
+      return make_error(ErrorCode::kUnsupported, "cuBLASLt: no algorithm for this product");
+    }
+    return count;
+  }
+
+  void choose(const cublasLtMatmulAlgo_t& algorithm) { algorithm_ = algorithm; }
+
+  Status run(const void* a, const void* b, void* out, Stream stream) override {
+    const float one = 1.0F;
+    const float zero = 0.0F;
+    LT_TRY(api_.matmul(handle_, desc_, &one, b, b_, a, a_, &zero, out, out_, out, out_, &algorithm_,
+                       workspace_, kWorkspaceBytes, static_cast<cudaStream_t>(stream)),
+           "Matmul");
+    return {};
+  }
+
+ private:
+  const Api& api_;
+  cublasLtHandle_t handle_;
+  void* workspace_;
+  cublasLtMatmulDesc_t desc_ = nullptr;
+  cublasLtMatrixLayout_t a_ = nullptr;
+  cublasLtMatrixLayout_t b_ = nullptr;
+  cublasLtMatrixLayout_t out_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_{};
+};
+
+// The shortest of a few runs, each between two events, in milliseconds.
+Expected<float> shortest_ms(LtPlan& plan, const void* a, const void* b, void* out,
+                            cudaStream_t stream) {
+  cudaEvent_t events[2] = {};
+  for (cudaEvent_t& event : events) HARNESS_CUDA_TRY(cudaEventCreate(&event));
+  float best = std::numeric_limits<float>::infinity();
+  Status status = plan.run(a, b, out, stream);  // warm-up
+  for (int i = 0; i < kTimedRuns && status; ++i) {
+    HARNESS_CUDA_TRY(cudaEventRecord(events[0], stream));
+    status = plan.run(a, b, out, stream);
+    HARNESS_CUDA_TRY(cudaEventRecord(events[1], stream));
+    HARNESS_CUDA_TRY(cudaEventSynchronize(events[1]));
+    float ms = 0;
+    HARNESS_CUDA_TRY(cudaEventElapsedTime(&ms, events[0], events[1]));
+    best = std::min(best, ms);
+  }
+  for (cudaEvent_t event : events) HARNESS_CUDA_TRY(cudaEventDestroy(event));
+  if (!status) return status.error();
+  return best;
+}
+
+}  // namespace
+
+struct CublasLt::State {
+  explicit State(Rig& r) : rig(r) {}
+  Rig& rig;
+  const Api* api = nullptr;
+  cublasLtHandle_t handle = nullptr;
+  RigBuffer workspace;
+};
+
+CublasLt::CublasLt(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+CublasLt::~CublasLt() {
+  if (state_->handle != nullptr) static_cast<void>(state_->api->destroy(state_->handle));
+}
+
+Expected<std::unique_ptr<CublasLt>> CublasLt::open(Rig& rig) {
+  const Api* api = find_api();
+  if (api == nullptr) {
+    return make_error(ErrorCode::kUnsupported,
+                      "cuBLASLt: libcublasLt.so.13 and .12 were not found");
+  }
+  auto state = std::make_unique<State>(rig);
+  state->api = api;
+  HARNESS_CUDA_TRY(cudaSetDevice(rig.device().ordinal));
+  LT_TRY(api->create(&state->handle), "Create");
+  auto out = std::unique_ptr<CublasLt>(new CublasLt(std::move(state)));
+  auto workspace = RigBuffer::make(rig, kWorkspaceBytes);
+  if (!workspace) return workspace.error();
+  out->state_->workspace = std::move(*workspace);
+  return out;
+}
+
+std::int64_t CublasLt::workspace_bytes() noexcept {
+  return static_cast<std::int64_t>(kWorkspaceBytes);
+}
+
+Expected<std::unique_ptr<LtPlan>> CublasLt::plan(const LtGemm& gemm, const void* a, const void* b,
+                                                 void* out) {
+  auto plan = std::make_unique<Plan>(*state_->api, state_->handle, state_->workspace.data());
+  SLUICE_TRY(plan->describe(gemm));
+  std::array<cublasLtMatmulHeuristicResult_t, kAlgorithms> results{};
+  const auto count = plan->offers(results);
+  if (!count) return count.error();
+  int best = -1;
+  float best_ms = std::numeric_limits<float>::infinity();
+  auto* const stream = static_cast<cudaStream_t>(state_->rig.stream());
+  for (int i = 0; i < *count; ++i) {
+    const auto& result = results[static_cast<std::size_t>(i)];
+    if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+    plan->choose(result.algo);
+    const auto ms = shortest_ms(*plan, a, b, out, stream);
+    if (ms && *ms < best_ms) best = i, best_ms = *ms;
+  }
+  if (best < 0) {
+    return make_error(ErrorCode::kUnsupported, "cuBLASLt: none of %d algorithms ran", *count);
+  }
+  plan->choose(results[static_cast<std::size_t>(best)].algo);
+  return std::unique_ptr<LtPlan>(std::move(plan));
+}
+
+}  // namespace sluice::harness

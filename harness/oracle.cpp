@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/oracle.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "harness/bounds.hpp"
+#include "math/float_types.hpp"
+
+namespace sluice::harness {
+namespace {
+
+// A matrix in host memory, read a row or a column at a time as doubles. Null reads as absent.
+class Matrix {
+ public:
+  Matrix(const OperandSpec& spec, const Operands& operands)
+      : spec_(spec),
+        base_(spec.access == Access::kUnused
+                  ? nullptr
+                  : static_cast<const char*>(address(operands, spec.id))) {}
+
+  [[nodiscard]] bool present() const { return base_ != nullptr; }
+  [[nodiscard]] std::int64_t rows() const { return spec_.rows; }
+  [[nodiscard]] std::int64_t cols() const { return spec_.cols; }
+
+  [[nodiscard]] double at(std::int64_t row, std::int64_t col) const {
+    return present()
+               ? math::load(base_ + offset_bytes(spec_.layout, spec_.dtype, row, col), spec_.dtype)
+               : 0.0;
+  }
+
+  void read_row(std::int64_t row, std::vector<double>& out) const {
+    out.resize(static_cast<std::size_t>(spec_.cols));
+    const char* const start = base_ + offset_bytes(spec_.layout, spec_.dtype, row, 0);
+    if (spec_.layout.block_cols != 0 || spec_.dtype == DType::kF16) {
+      for (std::int64_t c = 0; c < spec_.cols; ++c) out[static_cast<std::size_t>(c)] = at(row, c);
+    } else if (spec_.dtype == DType::kBF16) {
+      widen<math::BF16>(start, out, [](math::BF16 v) { return math::widen(v); });
+    } else if (spec_.dtype == DType::kF32) {
+      widen<float>(start, out, [](float v) { return v; });
+    } else {
+      widen<double>(start, out, [](double v) { return v; });
+    }
+  }
+
+  void read_col(std::int64_t col, std::vector<double>& out) const {
+    out.resize(static_cast<std::size_t>(spec_.rows));
+    for (std::int64_t r = 0; r < spec_.rows; ++r) out[static_cast<std::size_t>(r)] = at(r, col);
+  }
+
+ private:
+  template <class T, class Convert>
+  static void widen(const char* start, std::vector<double>& out, const Convert& convert) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      T v{};
+      std::memcpy(&v, start + i * sizeof(T), sizeof(T));
+      out[i] = static_cast<double>(convert(v));
+    }
+  }
+
+  OperandSpec spec_;
+  const char* base_;
+};
+
+constexpr std::size_t kLanes = 8;  // independent sums, so that the compiler can vectorise
+
+double total(const double (&lanes)[kLanes]) {
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+// With a special value among the terms, `magnitude` counts the finite ones alone: they say whether
+// a finite sum could have overflowed on the way.
+void add_finite_magnitudes(const double* a, const double* b, std::size_t n, TermSums& out) {
+  out.magnitude = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const double product = std::fabs(a[i] * b[i]);
+    if (std::isfinite(product)) out.magnitude += product;
+  }
+}
+
+TermSums dot_exact(const double* a, const double* b, std::size_t n) {
+  double value[kLanes] = {};
+  double magnitude[kLanes] = {};
+  std::size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      const double product = a[i + l] * b[i + l];
+      value[l] += product;
+      magnitude[l] += std::fabs(product);
+    }
+  }
+  for (; i < n; ++i) {
+    value[0] += a[i] * b[i];
+    magnitude[0] += std::fabs(a[i] * b[i]);
+  }
+  TermSums out{.value = total(value), .magnitude = total(magnitude)};
+  out.terms = static_cast<double>(n);
+  if (!std::isfinite(out.magnitude)) add_finite_magnitudes(a, b, n, out);
+  return out;
+}
+
+// A vector of uncertain numbers, as arrays, so that dot products over it run quickly.
+struct UncertainRow {
+  std::vector<double> value, bound, spread, common;
+  bool may_overflow = false;
+
+  void push(const Uncertain& q) {
+    const bool finite = std::isfinite(q.value);
+    value.push_back(q.value);
+    bound.push_back(finite ? q.bound : 0.0);
+    spread.push_back(finite ? q.spread : 0.0);
+    common.push_back(finite ? q.common : 0.0);
+    may_overflow = may_overflow || q.may_overflow;
+  }
+  [[nodiscard]] std::size_t size() const { return value.size(); }
+};
+
+TermSums dot_uncertain(const UncertainRow& a, const double* b) {
+  TermSums out = dot_exact(a.value.data(), b, a.size());
+  double bound[kLanes] = {};
+  double square[kLanes] = {};
+  double common[kLanes] = {};
+  const auto add = [&](std::size_t i, std::size_t l) {
+    const double size = std::isfinite(b[i]) ? std::fabs(b[i]) : 0.0;
+    const double spread = a.spread[i] * size;
+    bound[l] += a.bound[i] * size;
+    square[l] += spread * spread;
+    common[l] += std::isfinite(b[i]) ? a.common[i] * b[i] : 0.0;
+  };
+  std::size_t i = 0;
+  for (; i + kLanes <= a.size(); i += kLanes) {
+    for (std::size_t l = 0; l < kLanes; ++l) add(i + l, l);
+  }
+  for (; i < a.size(); ++i) add(i, 0);
+  out.bound = total(bound);
+  out.square = total(square);
+  out.common = total(common);
+  out.may_overflow = a.may_overflow;
+  for (i = 0; i < a.size() && !std::isfinite(out.value); ++i) {
+    // The sign of an infinite term hangs on the error, or a 0 makes it NaN.
+    const bool unsure = std::fabs(a.value[i]) <= a.bound[i] + std::fabs(a.common[i]);
+    out.may_overflow = out.may_overflow || (!std::isfinite(b[i]) && unsure && a.bound[i] > 0);
+  }
+  return out;
+}
+
+void add_term(TermSums& sums, double value) {
+  sums.value += value;
+  if (std::isfinite(value)) sums.magnitude += std::fabs(value);
+  sums.terms += 1;
+}
+
+void merge(TermSums& sums, const TermSums& other) {
+  sums.value += other.value;
+  sums.magnitude += other.magnitude;
+  sums.bound += other.bound;
+  sums.square += other.square;
+  sums.common += other.common;
+  sums.terms += other.terms;
+  sums.may_overflow = sums.may_overflow || other.may_overflow;
+}
+
+// h, dg and du along a row (all j of one token) or a column (all tokens of one j).
+struct GradLine {
+  UncertainRow h, dg, du;
+};
+
+}  // namespace
+
+struct Oracle::State {
+  Problem p;
+  Operands inputs;
+  std::array<OperandSpec, kOperandCount> specs;
+  Rounding rounding;
+  bool exact = false;
+  bool rounded_g_u = false;
+
+  State(const Problem& problem, const Operands& operands)
+      : p(problem), inputs(operands), specs(operand_specs(problem)), rounding(problem) {}
+
+  [[nodiscard]] Matrix matrix(Operand id) const {
+    return {specs[static_cast<std::size_t>(id)], inputs};
+  }
+
+  // Caches, by row or column. Elements of r and n, of h, and of the gradients.
+  struct Prologue {
+    UncertainRow r, n;
+  };
+  std::map<std::int64_t, Prologue> prologues;
+  std::map<std::int64_t, UncertainRow> h_rows;
+  std::map<std::int64_t, std::vector<Uncertain>> dh_rows;
+  std::map<std::int64_t, GradLine> grad_rows;
+  std::map<std::int64_t, GradLine> grad_cols;
+
+  const Prologue& prologue(std::int64_t m);
+  Uncertain project(Operand weight, Operand bias, std::int64_t m, std::int64_t j);
+  Uncertain h_at(std::int64_t m, std::int64_t j);
+  const UncertainRow& h_row(std::int64_t m);
+  Uncertain y_at(std::int64_t m, std::int64_t i);
+  GateGradErrors grad_at(std::int64_t m, std::int64_t j, const Uncertain& dh);
+  Uncertain dh_at(std::int64_t m, std::int64_t j, const std::vector<double>& w_down_col);
+  const std::vector<Uncertain>& dh_row(std::int64_t m);
+  const GradLine& grad_row(std::int64_t m);
+  const GradLine& grad_col(std::int64_t j);
+  Uncertain dx_at(std::int64_t m, std::int64_t i);
+  Uncertain weight_grad(Operand out, const UncertainRow& left, const std::vector<double>& right,
+                        std::int64_t row, std::int64_t col);
+  Uncertain mlp_grad_at(Operand out, std::int64_t row, std::int64_t col);
+  Uncertain element(Operand out, std::int64_t row, std::int64_t col);
+
+ private:
+  void push_grad(GradLine& line, const GateGradErrors& grad) const {
+    line.h.push(rounding.stored(grad.h, p.x_dtype));
+    line.dg.push(rounding.stored(grad.dg, p.x_dtype));
+    line.du.push(rounding.stored(grad.du, p.x_dtype));
+  }
+};
+
+// r and n of one token; see sluice::Norm. A kernel may round r, the mean and n on the way.
+const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
+  if (const auto it = prologues.find(m); it != prologues.end()) return it->second;
+  Prologue out;
+  const Matrix x = matrix(Operand::kX);
+  const Matrix x_residual = matrix(Operand::kXResidual);
+  const Matrix weight = matrix(Operand::kNormWeight);
+  const double u = rounding.accumulator();
+  const double r_error = p.norm.add ? 0.5 * epsilon(p.x_dtype) : 0.0;
+  double squares = 0;
+  double fourths = 0;
+  for (std::int64_t i = 0; i < p.d; ++i) {
+    Uncertain r{.value = x.at(m, i) + x_residual.at(m, i)};
+    if (p.norm.add) {
+      r.bound = r.spread = u * std::fabs(r.value);
+      r = rounding.stored(r, p.x_dtype);
+    }
+    squares += r.value * r.value;
+    fourths += r.value * r.value * r.value * r.value;
+    out.r.push(r);
+  }
+  if (!p.norm.enabled) {
+    out.n = out.r;
+    return prologues.emplace(m, std::move(out)).first->second;
+  }
+  const auto d = static_cast<double>(p.d);
+  const double scale = 1.0 / std::sqrt(squares / d + static_cast<double>(p.norm.eps));
+  // Relative error of the mean square: of its sum (all terms positive), and of the roundings of r
+  // behind it; half of it reaches the scale. Two ulps for the reciprocal root, the rest for the
+  // products.
+  const double of_r =
+      squares > 0 && std::isfinite(squares)
+          ? std::min(2 * r_error, rounding.likely(2 * r_error * std::sqrt(fourths)) / squares)
+          : 0.0;
+  const double of_sum = std::min((d + 1) * u, rounding.likely(std::sqrt(d + 1) * u));
+  const double scale_error = 0.5 * (of_r + of_sum + 2 * u) + 4 * u;
+  const bool overflow = std::isfinite(squares) && squares > rounding.accumulator_max();
+  for (std::int64_t i = 0; i < p.d; ++i) {
+    const auto k = static_cast<std::size_t>(i);
+    const double factor = scale * (weight.at(0, i) + static_cast<double>(p.norm.weight_offset));
+    Uncertain n{.value = out.r.value[k] * factor};
+    n.bound = out.r.bound[k] * std::fabs(factor);
+    n.spread = out.r.spread[k] * std::fabs(factor);
+    n.bound += 4 * u * std::fabs(n.value);
+    n.spread = std::hypot(n.spread, 4 * u * std::fabs(n.value));
+    n.common = scale_error * n.value;
+    n.may_overflow = overflow || out.r.may_overflow;
+    out.n.push(rounding.stored(n, p.x_dtype));
+  }
+  return prologues.emplace(m, std::move(out)).first->second;
+}
+
+// g or u of one element: n·w^T + b.
+Uncertain Oracle::State::project(Operand weight, Operand bias, std::int64_t m, std::int64_t j) {
+  static thread_local std::vector<double> row;
+  matrix(weight).read_row(j, row);
+  const UncertainRow& n = prologue(m).n;
+  TermSums sums = p.norm.enabled ? dot_uncertain(n, row.data())
+                                 : dot_exact(n.value.data(), row.data(), row.size());
+  if (const Matrix b = matrix(bias); b.present()) add_term(sums, b.at(0, j));
+  Uncertain out = rounding.dot(sums);
+  return rounded_g_u || p.op == Op::kMlpGrad ? rounding.stored(out, p.x_dtype) : out;
+}
+
+Uncertain Oracle::State::h_at(std::int64_t m, std::int64_t j) {
+  if (p.op == Op::kGateMul) {
+    return rounding.gate_mul({.value = matrix(Operand::kG).at(m, j)},
+                             {.value = matrix(Operand::kU).at(m, j)});
+  }
+  return rounding.gate_mul(project(Operand::kWGate, Operand::kBGate, m, j),
+                           project(Operand::kWUp, Operand::kBUp, m, j));
+}
+
+// The row that the down projection reads: exact for kDown; for kMlp a kernel may round it.
+const UncertainRow& Oracle::State::h_row(std::int64_t m) {
+  if (const auto it = h_rows.find(m); it != h_rows.end()) return it->second;
+  UncertainRow row;
+  if (p.op == Op::kDown) {
+    const Matrix h = matrix(Operand::kH);
+    for (std::int64_t j = 0; j < p.h; ++j) row.push({.value = h.at(m, j)});
+  } else {
+    for (std::int64_t j = 0; j < p.h; ++j) row.push(rounding.stored(h_at(m, j), p.x_dtype));
+  }
+  return h_rows.emplace(m, std::move(row)).first->second;
+}
+
+Uncertain Oracle::State::y_at(std::int64_t m, std::int64_t i) {
+  static thread_local std::vector<double> row;
+  matrix(Operand::kWDown).read_row(i, row);
+  TermSums sums = dot_uncertain(h_row(m), row.data());
+  if (const Matrix b = matrix(Operand::kBDown); b.present()) add_term(sums, b.at(0, i));
+  if (const Matrix r = matrix(Operand::kResidual); r.present()) add_term(sums, r.at(m, i));
+  if (p.residual == Residual::kNormInput) {
+    const UncertainRow& r = prologue(m).r;
+    const auto k = static_cast<std::size_t>(i);
+    add_term(sums, r.value[k]);
+    sums.bound += r.bound[k];
+    sums.square += r.spread[k] * r.spread[k];
+  }
+  return rounding.dot(sums);
+}
+
+Uncertain Oracle::State::dh_at(std::int64_t m, std::int64_t j,
+                               const std::vector<double>& w_down_col) {
+  if (p.op == Op::kGateMulGrad) return {.value = matrix(Operand::kDh).at(m, j)};
+  static thread_local std::vector<double> dy;
+  matrix(Operand::kDy).read_row(m, dy);
+  return rounding.dot(dot_exact(dy.data(), w_down_col.data(), dy.size()));
+}
+
+GateGradErrors Oracle::State::grad_at(std::int64_t m, std::int64_t j, const Uncertain& dh) {
+  if (p.recompute) {
+    return rounding.gate_mul_grad(project(Operand::kWGate, Operand::kBGate, m, j),
+                                  project(Operand::kWUp, Operand::kBUp, m, j), dh);
+  }
+  return rounding.gate_mul_grad({.value = matrix(Operand::kG).at(m, j)},
+                                {.value = matrix(Operand::kU).at(m, j)}, dh);
+}
+
+// dh of one token, by rows of w_down, which lie in memory that way.
+const std::vector<Uncertain>& Oracle::State::dh_row(std::int64_t m) {
+  if (const auto it = dh_rows.find(m); it != dh_rows.end()) return it->second;
+  const auto h = static_cast<std::size_t>(p.h);
+  std::vector<double> value(h, 0.0);
+  std::vector<double> magnitude(h, 0.0);
+  std::vector<double> w;
+  const Matrix dy = matrix(Operand::kDy);
+  const Matrix w_down = matrix(Operand::kWDown);
+  for (std::int64_t i = 0; i < p.d; ++i) {
+    const double factor = dy.at(m, i);
+    w_down.read_row(i, w);
+    for (std::size_t j = 0; j < h; ++j) {
+      value[j] += factor * w[j];
+      magnitude[j] += std::fabs(factor * w[j]);
+    }
+  }
+  std::vector<Uncertain> row(h);
+  for (std::size_t j = 0; j < h; ++j) {
+    if (std::isfinite(magnitude[j])) {
+      TermSums sums{.value = value[j], .magnitude = magnitude[j]};
+      sums.terms = static_cast<double>(p.d);
+      row[j] = rounding.dot(sums);
+    } else {
+      w_down.read_col(static_cast<std::int64_t>(j), w);
+      row[j] = dh_at(m, static_cast<std::int64_t>(j), w);
+    }
+  }
+  return dh_rows.emplace(m, std::move(row)).first->second;
+}
+
+const GradLine& Oracle::State::grad_row(std::int64_t m) {
+  if (const auto it = grad_rows.find(m); it != grad_rows.end()) return it->second;
+  GradLine line;
+  const std::vector<Uncertain>& dh = dh_row(m);
+  for (std::int64_t j = 0; j < p.h; ++j) {
+    push_grad(line, grad_at(m, j, dh[static_cast<std::size_t>(j)]));
+  }
+  return grad_rows.emplace(m, std::move(line)).first->second;
+}
+
+const GradLine& Oracle::State::grad_col(std::int64_t j) {
+  if (const auto it = grad_cols.find(j); it != grad_cols.end()) return it->second;
+  GradLine line;
+  std::vector<double> w;
+  matrix(Operand::kWDown).read_col(j, w);
+  for (std::int64_t m = 0; m < p.m; ++m) push_grad(line, grad_at(m, j, dh_at(m, j, w)));
+  return grad_cols.emplace(j, std::move(line)).first->second;
+}
+
+Uncertain Oracle::State::dx_at(std::int64_t m, std::int64_t i) {
+  static thread_local std::vector<double> w;
+  const GradLine& line = grad_row(m);
+  matrix(Operand::kWGate).read_col(i, w);
+  TermSums sums = dot_uncertain(line.dg, w.data());
+  matrix(Operand::kWUp).read_col(i, w);
+  merge(sums, dot_uncertain(line.du, w.data()));
+  return rounding.dot(sums);
+}
+
+// Sum over tokens of left[m]·right[m], added to what out[row, col] held if the problem says so.
+Uncertain Oracle::State::weight_grad(Operand out, const UncertainRow& left,
+                                     const std::vector<double>& right, std::int64_t row,
+                                     std::int64_t col) {
+  TermSums sums = dot_uncertain(left, right.data());
+  if (p.accumulate_dw) add_term(sums, matrix(out).at(row, col));
+  return rounding.dot(sums);
+}
+
+Uncertain Oracle::State::mlp_grad_at(Operand out, std::int64_t row, std::int64_t col) {
+  static thread_local std::vector<double> right;
+  switch (out) {
+    case Operand::kDx:
+      return dx_at(row, col);
+    case Operand::kDwGate:
+      matrix(Operand::kX).read_col(col, right);
+      return weight_grad(out, grad_col(row).dg, right, row, col);
+    case Operand::kDwUp:
+      matrix(Operand::kX).read_col(col, right);
+      return weight_grad(out, grad_col(row).du, right, row, col);
+    case Operand::kDwDown:
+      matrix(Operand::kDy).read_col(row, right);
+      return weight_grad(out, grad_col(col).h, right, row, col);
+    case Operand::kDbGate:
+      right.assign(static_cast<std::size_t>(p.m), 1.0);
+      return weight_grad(out, grad_col(col).dg, right, row, col);
+    case Operand::kDbUp:
+      right.assign(static_cast<std::size_t>(p.m), 1.0);
+      return weight_grad(out, grad_col(col).du, right, row, col);
+    case Operand::kDbDown: {
+      UncertainRow ones;
+      for (std::int64_t m = 0; m < p.m; ++m) ones.push({.value = 1.0});
+      matrix(Operand::kDy).read_col(col, right);
+      return weight_grad(out, ones, right, row, col);
+    }
+    default:
+      return {};
+  }
+}
+
+Uncertain Oracle::State::element(Operand out, std::int64_t row, std::int64_t col) {
+  if (p.op == Op::kMlpGrad) return mlp_grad_at(out, row, col);
+  switch (out) {
+    case Operand::kG:
+      return project(Operand::kWGate, Operand::kBGate, row, col);
+    case Operand::kU:
+      return project(Operand::kWUp, Operand::kBUp, row, col);
+    case Operand::kY:
+      return y_at(row, col);
+    case Operand::kXSum: {
+      const UncertainRow& r = prologue(row).r;
+      const auto k = static_cast<std::size_t>(col);
+      return {.value = r.value[k], .bound = rounding.accumulator() * std::fabs(r.value[k])};
+    }
+    case Operand::kH:
+    case Operand::kDg:
+    case Operand::kDu: {
+      if (p.op == Op::kGateUp || p.op == Op::kGateMul) return h_at(row, col);
+      const Uncertain dh = p.op == Op::kGateMulGrad ? dh_at(row, col, {})
+                                                    : dh_row(row)[static_cast<std::size_t>(col)];
+      const GateGradErrors grad = grad_at(row, col, dh);
+      return out == Operand::kH ? grad.h : (out == Operand::kDg ? grad.dg : grad.du);
+    }
+    default:
+      return {};
+  }
+}
+
+Oracle::Oracle(const Problem& problem, const Operands& inputs)
+    : state_(std::make_unique<State>(problem, inputs)) {}
+Oracle::~Oracle() = default;
+
+void Oracle::set_exact(bool exact) noexcept { state_->exact = exact; }
+void Oracle::set_rounded_g_u(bool rounded) noexcept { state_->rounded_g_u = rounded; }
+void Oracle::set_compared_elements(std::int64_t count) noexcept {
+  state_->rounding.set_compared_elements(count);
+}
+
+OracleValue Oracle::at(Operand output, std::int64_t row, std::int64_t col) {
+  const Uncertain q = state_->element(output, row, col);
+  if (state_->exact) return {.value = q.value};
+  if (!std::isfinite(q.value)) return {.value = q.value, .may_overflow = q.may_overflow};
+  const DType dtype = state_->specs[static_cast<std::size_t>(output)].dtype;
+  const double bound = q.error() + rounding_error(std::fabs(q.value) + q.error(), dtype);
+  return {.value = q.value, .bound = bound, .may_overflow = q.may_overflow};
+}
+
+}  // namespace sluice::harness

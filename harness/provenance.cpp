@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/provenance.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "harness/embedded.hpp"
+
+namespace sluice::harness {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string shell_quoted(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+struct GitAnswer {
+  bool ok = false;
+  std::string text;  // without the last line end
+};
+
+GitAnswer git(const std::string& folder, const char* arguments) {
+  const std::string command =
+      "git -C " + shell_quoted(folder) + " " + arguments + " 2>/dev/null </dev/null";
+  GitAnswer answer;
+  std::FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return answer;
+  std::array<char, 512> buffer{};
+  while (std::fgets(buffer.data(), static_cast<int>(buffer.size()), pipe) != nullptr) {
+    answer.text += buffer.data();
+  }
+  answer.ok = pclose(pipe) == 0;
+  while (!answer.text.empty() && answer.text.back() == '\n') answer.text.pop_back();
+  return answer;
+}
+
+bool plain_word(std::string_view word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%";
+  return !word.empty() && word.find_first_not_of(kPlain) == std::string_view::npos;
+}
+
+// A word of the command line as it may be published.
+std::string public_word(const std::string& word, const std::string& repository) {
+  const std::size_t equals = word.rfind("--", 0) == 0 ? word.find('=') : std::string::npos;
+  const std::string option = equals == std::string::npos ? "" : word.substr(0, equals + 1);
+  std::string value = word.substr(option.size());
+  if (!value.empty() && value.front() == '/') {
+    const fs::path path = fs::path(value).lexically_normal();
+    const fs::path inside = path.lexically_relative(repository);
+    const bool known = !repository.empty() && !inside.empty() && *inside.begin() != "..";
+    value = known ? inside.string() : path.filename().string();
+  }
+  const std::string out = option + value;
+  return plain_word(out) ? out : shell_quoted(out);
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text.data();
+}
+
+std::optional<std::string> cuda_version(int version) {
+  if (version == 0) return std::nullopt;
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+}  // namespace
+
+std::string repository_root() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (error) return "";
+  const GitAnswer top = git(program.parent_path().string(), "rev-parse --show-toplevel");
+  // An install below another project's working tree must not take that project's commit for ours.
+  if (!top.ok || !fs::exists(fs::path(top.text) / "include/sluice/version.hpp.in", error))
+    return "";
+  return top.text;
+}
+
+std::string command_line(int argc, const char* const* argv, const std::string& repository) {
+  std::string out = argc > 0 ? fs::path(argv[0]).filename().string() : "sluice";
+  for (int i = 1; i < argc; ++i) out.append(1, ' ').append(public_word(argv[i], repository));
+  return out;
+}
+
+Meta make_meta(const Device& device, const Ceilings& ceilings, int argc, const char* const* argv) {
+  const BuildInfo build = build_info();
+  const std::string root = repository_root();
+  Meta meta;
+  meta.device = device.name;
+  meta.driver = cuda_version(device.driver_version);
+  meta.cuda = cuda_version(device.runtime_version);
+  meta.compiler = build.compiler;
+  meta.commit = build_commit();
+  meta.dirty = build_dirty();
+  if (!root.empty()) {
+    if (const GitAnswer head = git(root, "rev-parse HEAD"); head.ok) meta.commit = head.text;
+    const GitAnswer status = git(root, "status --porcelain --untracked-files=no");
+    meta.dirty = status.ok && !status.text.empty();
+  }
+  meta.date = utc_now();
+  meta.command = command_line(argc, argv, root);
+  meta.read_tbps = ceilings.read_tbps;
+  meta.copy_tbps = ceilings.copy_tbps;
+  meta.gemm_tflops = ceilings.gemm_tflops;
+  meta.fma_gflops = ceilings.fma_gflops;
+  meta.clocks = ceilings.clocks;
+  return meta;
+}
+
+}  // namespace sluice::harness

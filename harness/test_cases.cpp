@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/test_cases.hpp"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "sluice/plan.hpp"
+
+namespace sluice::harness {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+const Texts& types() {
+  static const Texts list = {"bf16",           "fp16",           "fp32",
+                             "bf16/bf16/fp32", "fp32/bf16/fp32", "fp16/fp16/fp16/fp16",
+                             "fp32/fp16/bf16"};
+  return list;
+}
+
+const Texts& gates() {
+  static const Texts list = {
+      "silu",
+      "gelu_tanh",
+      "gelu_erf",
+      "relu",
+      "sigmoid(alpha=1.5)",
+      "identity",
+      "clamped_swiglu",
+      "silu(alpha=1.3,limit=0.75,up_offset=0.5,gate_multiplier=1.25,output_multiplier=2)"};
+  return list;
+}
+
+const Texts& placements() {
+  static const Texts list = {"separate",     "concat",       "concat+up_first",      "interleaved1",
+                             "interleaved8", "interleaved2", "interleaved4+up_first"};
+  return list;
+}
+
+// What else this operator can be asked for; "" is the plain operator.
+Texts flags(Op op) {
+  switch (op) {
+    case Op::kGateUp:
+      return {"",
+              "bias",
+              "save",
+              "norm",
+              "add_norm:bias",
+              "add_norm:save:minimal",
+              "bias:save:pad=8",
+              "norm(eps=0.01,weight_offset=1):pad=3",
+              "broadcast"};
+    case Op::kDown:
+      return {"",       "bias_down",          "residual", "residual:in_place",
+              "pad=16", "bias_down:residual", "pad=1",    "broadcast"};
+    case Op::kMlp:
+      return {"",
+              "bias",
+              "bias:bias_down:residual",
+              "residual:in_place",
+              "save",
+              "norm:residual",
+              "add_norm:residual_norm_input",
+              "add_norm:residual_norm_input:minimal:save",
+              "norm(eps=0.01,weight_offset=1):bias_down:pad=8",
+              "pad=1:bias"};
+    case Op::kGateMul:
+      return {"", "pad=8", "pad=1"};
+    case Op::kGateMulGrad:
+    case Op::kGateUpGrad:
+      return {"", "in_place", "minimal", "pad=8", "pad=1:in_place", "broadcast"};
+    case Op::kMlpGrad:
+      return {"",
+              "bias",
+              "bias:bias_down",
+              "recompute",
+              "recompute:bias:bias_down",
+              "accumulate",
+              "accumulate:recompute:bias:bias_down",
+              "pad=8",
+              "pad=1:bias",
+              "broadcast"};
+  }
+  return {};
+}
+
+const Texts& shapes() {
+  static const Texts list = {"1x64x96",   "1x33x17",  "2x128x64",   "3x1x5",     "4x96x40",
+                             "5x7x129",   "16x64x64", "17x65x63",   "31x130x18", "33x48x257",
+                             "64x64x128", "65x96x33", "1x512x1024", "8x256x512", "130x40x72"};
+  return list;
+}
+
+class List {
+ public:
+  explicit List(Op op) : op_(to_string(op)) {}
+
+  // Adds the case unless it cannot be said: a pair so close together that no alignment fits all
+  // types, or in_place on an operator with nothing to overwrite.
+  void add(std::string_view shape, std::initializer_list<std::string_view> tokens) {
+    std::string text = fmt::format("{}:{}", shape, op_);
+    for (const std::string_view token : tokens) {
+      if (!token.empty()) text += fmt::format(":{}", token);
+    }
+    if (auto c = parse_case(text)) cases_.push_back(*c);
+  }
+
+  [[nodiscard]] std::vector<Case> take() { return std::move(cases_); }
+
+ private:
+  std::string op_;
+  std::vector<Case> cases_;
+};
+
+}  // namespace
+
+std::vector<Case> operator_cases(Op op) {
+  List list(op);
+  const auto in_turn = [](const Texts& from, std::size_t i) -> std::string_view {
+    return from[i % from.size()];
+  };
+  const Texts extra = flags(op);
+  for (const std::string& type : types()) {
+    for (const std::string& gate : gates()) list.add("5x48x72", {type, gate});
+    for (const std::string& placement : placements()) {
+      list.add("6x32x40", {type, placement, "pad=8"});
+      list.add("3x17x24", {type, placement, "identity", "fill=integers"});
+    }
+    for (const std::string& flag : extra) list.add("7x40x56", {type, flag});
+  }
+  std::size_t turn = 0;
+  for (const std::string& shape : shapes()) {
+    for (const std::string& flag : extra) {
+      ++turn;
+      list.add(shape, {flag, in_turn(types(), turn), in_turn(gates(), turn / 2),
+                       in_turn(placements(), turn / 3)});
+    }
+    list.add(shape, {"identity", "fill=integers"});
+    list.add(shape, {"identity", "fill=integers", "fp32"});
+    list.add(shape, {"fill=special", in_turn(types(), turn), in_turn(gates(), turn / 2)});
+  }
+  for (const std::string_view align : {"align=4", "align=8", "align=16", "align=32", "align=64"}) {
+    list.add("9x32x64", {align});
+    list.add("9x33x65", {align, "bf16/bf16/fp32"});
+    list.add("9x32x64", {align, "fp32", "concat"});
+  }
+  list.add("9x33x65", {"align=2"});
+  list.add("0x33x65", {});
+  return list.take();
+}
+
+std::int64_t for_each_forced(const Case& c, Rig& rig,
+                             const std::function<void(const ForcedRun&)>& check,
+                             const VerifyOptions& verify) {
+  std::int64_t runs = 0;
+  for (const std::string& variant : variant_names(rig.device().backend)) {
+    for (const std::string& config : config_names(variant.c_str(), c.problem, rig.device())) {
+      const Options options{.variant = variant.c_str(), .config = config.c_str()};
+      check({variant.c_str(), config.c_str(), verify_case(c, rig, options, verify)});
+      ++runs;
+    }
+  }
+  return runs;
+}
+
+}  // namespace sluice::harness

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// verify_case: plan, run, compare with the oracle, look for stray writes, run again for the same
+// bits. What `sluice verify`, the property tests and the benchmarks' check all call.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "harness/case.hpp"
+#include "harness/compare.hpp"
+#include "harness/data.hpp"
+#include "harness/rig.hpp"
+#include "sluice/plan.hpp"
+
+namespace sluice::harness {
+
+struct VerifyOptions {
+  /// Outputs of at most this many elements are compared whole, if that costs no more than
+  /// max_operations.
+  std::int64_t max_elements = 1 << 16;
+  /// About the most multiplications that the oracle may do for one case.
+  double max_operations = 2e9;
+  /// Rows sampled of a larger output: first, last and random ones.
+  std::int64_t max_rows = 4;
+  /// Run a second time and compare bits.
+  bool repeat = true;
+};
+
+struct VerifyReport {
+  Case test_case{};
+  std::string variant;
+  std::string config;
+  ChoiceSource source = ChoiceSource::kHeuristic;
+  int threads = 1;
+  std::size_t workspace_bytes = 0;
+  std::vector<Comparison> outputs;
+  std::string stray_write;  ///< what check_canaries() found; empty where nothing
+  std::string unrepeated;   ///< the output whose bits changed on the second run; empty where none
+
+  [[nodiscard]] bool passed() const noexcept;
+  /// As passed(), but an output may be mistrusted: for random cases, some of which are all zeros.
+  [[nodiscard]] bool right() const noexcept;
+  /// Several lines: verdict, variant, one line for each output, the repro line where it failed.
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::string repro() const { return repro_line(test_case, variant, config); }
+};
+
+/// Verifies one case on a rig. Errors are those of plan(), run() and the rig; a wrong result is no
+/// error but a report that did not pass. A case with m = 0 passes with no output compared.
+[[nodiscard]] Expected<VerifyReport> verify_case(const Case& c, Rig& rig,
+                                                 const Options& options = {},
+                                                 const VerifyOptions& verify = {});
+
+/// The comparison alone: every output of `set`, as it is now, against the oracle.
+[[nodiscard]] Expected<std::vector<Comparison>> compare_outputs(OperandSet& set,
+                                                                const VerifyOptions& verify = {});
+
+/// A workspace for a plan on a rig: header zeroed by workspace_init(), payload poisoned.
+struct RigWorkspace {
+  RigBuffer buffer;
+  Workspace workspace{};
+};
+[[nodiscard]] Expected<RigWorkspace> make_workspace(const Plan& plan, Rig& rig);
+
+/// Did a run write behind the workspace's end? kInternal if so.
+Status check_workspace(const RigWorkspace& memory, Rig& rig);
+
+}  // namespace sluice::harness

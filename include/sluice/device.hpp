@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device: a plain description, queried once. plan() reads nothing else, so plans for a device that
+// is not there can be made and tested anywhere.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "sluice/export.hpp"
+#include "sluice/status.hpp"
+
+namespace sluice {
+
+enum class Backend : std::uint8_t { kCpu = 0, kCuda = 1 };
+
+/// GPU generations, by compute capability. Order is age: comparisons mean "at least".
+enum class Arch : std::uint8_t {
+  kNone = 0,       ///< not a GPU
+  kTuring = 1,     ///< 7.5
+  kAmpere = 2,     ///< 8.0, 8.6, 8.7
+  kAda = 3,        ///< 8.9
+  kHopper = 4,     ///< 9.0
+  kBlackwell = 5,  ///< 10.x, 11.x and 12.x
+};
+
+/// SIMD targets of the CPU engine, as bits of Device::simd_targets; the best has the highest bit.
+enum class SimdTarget : std::uint8_t {
+  kEmulated = 0,  ///< plain C++ (Highway's EMU128), on any CPU
+  kAvx2 = 1,      ///< AVX2, FMA, F16C, BMI2
+  kAvx512 = 2,    ///< AVX-512 F, BW, CD, DQ, VL
+};
+inline constexpr int kSimdTargetCount = 3;
+
+struct Device {
+  Backend backend = Backend::kCpu;
+  Arch arch = Arch::kNone;
+  int ordinal = 0;               ///< CUDA device number; 0 for the CPU
+  int compute_capability = 0;    ///< 10 · major + minor, e.g. 90; 0 for the CPU
+  int sm_count = 0;              ///< streaming multiprocessors; 0 for the CPU
+  int smem_per_block_bytes = 0;  ///< opt-in maximum of one block; 0 for the CPU
+  bool cooperative_launch = false;
+  int driver_version = 0;          ///< as CUDA reports it, e.g. 13000; 0 for the CPU
+  int runtime_version = 0;         ///< the CUDA runtime in this library; 0 for the CPU
+  int threads = 1;                 ///< CPU: hardware threads this process may use; at least 1
+  std::uint32_t simd_targets = 1;  ///< CPU: bit i is set where SimdTarget(i) can run
+  std::int64_t l1d_bytes = 0;      ///< CPU: of one core; 0 where unknown
+  std::int64_t l2_bytes = 0;       ///< CPU: of one core; GPU: of the device
+  std::int64_t l3_bytes = 0;       ///< CPU: of the socket; 0 where unknown or a GPU
+  std::int64_t memory_bytes = 0;
+  char name[96]{};  ///< as the CPU or driver names itself
+};
+
+/// Describes the CPU this process runs on. Never fails; reads cpuid and sysconf.
+/// Thread-safe.
+[[nodiscard]] SLUICE_EXPORT Device cpu_device() noexcept;
+
+/// Number of CUDA devices; 0 where there is no driver or Sluice was built without CUDA.
+[[nodiscard]] SLUICE_EXPORT int cuda_device_count() noexcept;
+
+/// Describes CUDA device `ordinal`. Makes no context current and leaves the current device as it
+/// was. Errors: kUnsupported where Sluice was built without CUDA or no driver is found;
+/// kInvalidArgument for an ordinal that does not exist; kDevice where the driver fails.
+/// Thread-safe.
+[[nodiscard]] SLUICE_EXPORT Expected<Device> cuda_device(int ordinal) noexcept;
+
+[[nodiscard]] SLUICE_EXPORT const char* to_string(Backend backend) noexcept;
+[[nodiscard]] SLUICE_EXPORT const char* to_string(Arch arch) noexcept;
+[[nodiscard]] SLUICE_EXPORT const char* to_string(SimdTarget target) noexcept;
+
+}  // namespace sluice

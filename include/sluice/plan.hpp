@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one way in: plan() chooses a kernel by arithmetic, run() launches it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sluice/device.hpp"
+#include "sluice/export.hpp"
+#include "sluice/operands.hpp"
+#include "sluice/problem.hpp"
+#include "sluice/status.hpp"
+
+namespace sluice {
+
+namespace detail {
+struct Variant;
+}
+
+/// Fixed-size text: names and reasons travel in plans without allocation.
+inline constexpr std::size_t kMaxName = 64;
+
+/// What a tuning table recommends. An empty config leaves the choice to the variant.
+struct TuneChoice {
+  char variant[kMaxName]{};
+  char config[kMaxName]{};
+};
+
+/// Consulted by plan() before the heuristic. The scheduler's cache implements it; so may a caller.
+/// find() must be pure, thread-safe and free of device calls.
+class SLUICE_EXPORT TuneTable {
+ public:
+  virtual ~TuneTable();
+  [[nodiscard]] virtual std::optional<TuneChoice> find(const Problem& problem,
+                                                       const Device& device) const noexcept = 0;
+};
+
+/// Optional wishes. Views must live until plan() returns.
+struct Options {
+  const char* variant = nullptr;    ///< force this variant by name ("cpu.simd"); null to choose
+  const char* config = nullptr;     ///< force this config of the variant; null to choose
+  const TuneTable* tune = nullptr;  ///< null to use the heuristic alone
+  int threads = 0;  ///< CPU: at most this many threads; 0 for all of Device::threads
+};
+
+/// Where a plan's choice came from.
+enum class ChoiceSource : std::uint8_t { kHeuristic = 0, kForced = 1, kTuneTable = 2 };
+
+/// A named set of kernel parameters. The payload belongs to the variant.
+struct Config {
+  char name[kMaxName]{};
+  alignas(8) unsigned char payload[96]{};
+};
+
+/// A plain value: copy it, cache it, share it between threads and streams.
+struct Plan {
+  Problem problem{};
+  Device device{};
+  Config config{};
+  const detail::Variant* variant = nullptr;
+  ChoiceSource source = ChoiceSource::kHeuristic;
+  int threads = 1;                  ///< CPU: threads that run() will use
+  std::size_t workspace_bytes = 0;  ///< what run() needs: 0, or a multiple of 256
+
+  [[nodiscard]] SLUICE_EXPORT const char* variant_name() const noexcept;
+};
+
+/// Device memory that run() may use while it is under way.
+///
+/// The first kWorkspaceHeaderBytes hold barrier epochs and mean the same in every plan; zero them
+/// once with workspace_init(). Plans may share a workspace on one stream; what may run at the same
+/// time (another stream, a captured graph) needs one of its own. Aligned to kWorkspaceAlignment.
+struct Workspace {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+inline constexpr std::size_t kWorkspaceHeaderBytes = 4096;
+inline constexpr std::size_t kWorkspaceAlignment = 256;
+
+/// A cudaStream_t for CUDA plans (null is the default stream); not read by CPU plans.
+using Stream = void*;
+
+/// Chooses the variant and config for a problem on a device.
+///
+/// Pure arithmetic: no device call, no allocation, a few microseconds; deterministic in its
+/// arguments. Errors: kInvalidArgument for a problem that validate() refuses or an unknown forced
+/// name; kUnsupported where no variant takes the problem (the message holds the best variant's
+/// reason). Thread-safe.
+[[nodiscard]] SLUICE_EXPORT Expected<Plan> plan(const Problem& problem, const Device& device,
+                                                const Options& options = {}) noexcept;
+
+/// Launches a plan on operands of the plan's device.
+///
+/// CUDA: enqueues on `stream` and returns; neither allocates nor synchronises nor reads the
+/// environment, so it can be captured in a graph; the plan's device is made current and the
+/// caller's restored. CPU: returns when the outputs are written; the first call starts the worker
+/// threads. The same plan and inputs give the same bits, for any thread count and on every call. m
+/// = 0 succeeds without a launch and reads no pointer. Aliasing: an output may overlap nothing,
+/// with three exceptions that must match exactly, base and layout: y with residual, dg with g, and
+/// du with u. Errors: kInvalidArgument for a null or misaligned pointer, overlapping outputs or a
+/// workspace that is too small or misaligned; kDevice where the launch fails. Nothing is launched
+/// on error. Thread-safe; concurrent calls need a workspace each.
+SLUICE_EXPORT Status run(const Plan& plan, const Operands& operands, Workspace workspace,
+                         Stream stream) noexcept;
+
+/// Zeroes the header of a workspace, once after allocating it, in stream order.
+/// Errors: kInvalidArgument for null, fewer than kWorkspaceHeaderBytes, or misalignment; kDevice.
+SLUICE_EXPORT Status workspace_init(Workspace workspace, const Device& device,
+                                    Stream stream) noexcept;
+
+/// One line of explain(): a variant and why it was or was not chosen.
+struct Refusal {
+  std::string variant;
+  std::string reason;  ///< empty where the variant supports the problem
+  bool chosen = false;
+};
+
+/// Why plan() chooses what it chooses.
+struct Explanation {
+  std::vector<Refusal> variants;  ///< in the table's order, best first
+  std::string config;             ///< of the chosen variant
+  ChoiceSource source = ChoiceSource::kHeuristic;
+  std::optional<Error> error;  ///< where plan() fails
+};
+[[nodiscard]] SLUICE_EXPORT Explanation explain(const Problem& problem, const Device& device,
+                                                const Options& options = {});
+
+/// Names of all variants of this build that can run on a backend, best first.
+[[nodiscard]] SLUICE_EXPORT std::vector<std::string> variant_names(Backend backend);
+
+/// Configs of a variant that can be forced for this problem, the variant's own choice first.
+/// Empty where the variant is unknown or refuses the problem.
+[[nodiscard]] SLUICE_EXPORT std::vector<std::string> config_names(const char* variant,
+                                                                  const Problem& problem,
+                                                                  const Device& device);
+
+[[nodiscard]] SLUICE_EXPORT const char* to_string(ChoiceSource source) noexcept;
+
+}  // namespace sluice

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C ABI of Sluice: plan and run in plain C99. It mirrors the C++ headers, which hold the long
+// form of every rule; docs/abi.md says what may change between versions.
+//
+// Rules of every function below:
+//   memory    nothing is allocated for the caller and nothing has to be freed
+//   errors    SLUICE_OK, or a code that is also written to *error with a message; `error` may be
+//             null. A null argument is SLUICE_INVALID_ARGUMENT, never a crash. On an error no
+//             output is written and nothing is launched, unless a function says otherwise
+//   threads   every function may be called from several threads at once
+//   structs   one that starts with struct_size says how much of it the caller knows. Set it with
+//             the struct's _init function, or to sizeof with all else zeroed and then filled
+#ifndef SLUICE_SLUICE_H
+#define SLUICE_SLUICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "sluice/export.hpp"   // preprocessor only
+#include "sluice/version.hpp"  // preprocessor only
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Enumerators have fixed values, equal to those of the C++ enums; the types are int32_t, so that
+// their size does not depend on the compiler.
+typedef int32_t sluice_status;
+enum {
+  SLUICE_OK = 0,
+  SLUICE_INVALID_ARGUMENT = 1,  ///< a documented rule was broken; the message names the operand
+  SLUICE_UNSUPPORTED = 2,       ///< legal, but no variant of this build takes it on this device
+  SLUICE_OUT_OF_MEMORY = 3,     ///< host or device memory ran out
+  SLUICE_DEVICE_ERROR = 4,      ///< the device or its driver failed; see sluice_error.cuda_code
+  SLUICE_INTERNAL = 5           ///< a bug in Sluice
+};
+
+typedef int32_t sluice_dtype;
+enum { SLUICE_BF16 = 0, SLUICE_FP16 = 1, SLUICE_FP32 = 2, SLUICE_FP64 = 3 };
+
+typedef int32_t sluice_op;
+enum {
+  SLUICE_GATE_UP = 0,   ///< h = act(x·Wgᵀ + bg) ⊙ (x·Wuᵀ + bu); optionally stores g and u
+  SLUICE_DOWN = 1,      ///< y = h·Wdᵀ + bd (+ residual)
+  SLUICE_MLP = 2,       ///< y from x: gate_up, then down
+  SLUICE_GATE_MUL = 3,  ///< h = act(g) ⊙ u
+  SLUICE_GATE_MUL_GRAD = 4,  ///< dg, du (and h again) from g, u, dh
+  SLUICE_GATE_UP_GRAD = 5,   ///< dg, du (and h again) from g, u, dy with dh = dy·Wd
+  SLUICE_MLP_GRAD = 6        ///< dx and all weight and bias gradients from x, g, u, dy
+};
+
+typedef int32_t sluice_activation;
+enum {
+  SLUICE_SILU = 0,
+  SLUICE_GELU_TANH = 1,
+  SLUICE_GELU_ERF = 2,
+  SLUICE_RELU = 3,
+  SLUICE_SIGMOID = 4,
+  SLUICE_IDENTITY = 5
+};
+
+typedef int32_t sluice_residual;
+enum { SLUICE_RESIDUAL_NONE = 0, SLUICE_RESIDUAL_OPERAND = 1, SLUICE_RESIDUAL_NORM_INPUT = 2 };
+
+typedef int32_t sluice_backend;
+enum { SLUICE_CPU = 0, SLUICE_CUDA_DEVICE = 1 };
+
+typedef int32_t sluice_choice_source;
+enum { SLUICE_HEURISTIC = 0, SLUICE_FORCED = 1, SLUICE_TUNE_TABLE = 2 };
+
+typedef int32_t sluice_access;
+enum { SLUICE_UNUSED = 0, SLUICE_READ = 1, SLUICE_WRITE = 2, SLUICE_READ_WRITE = 3 };
+
+#define SLUICE_OPERAND_COUNT 26
+#define SLUICE_MAX_NAME 64
+#define SLUICE_CONTIGUOUS (-1)  ///< row_stride_bytes of rows that follow each other without a gap
+
+typedef struct sluice_error {
+  sluice_status code;
+  int32_t cuda_code;  ///< cudaError_t or CUresult where code is SLUICE_DEVICE_ERROR, else 0
+  char message[320];  ///< operand, what was given, what was wanted; zero-terminated
+} sluice_error;
+
+/// Where element (r, c) of a matrix lives, in bytes from its base pointer:
+///   (r / block_rows) · block_stride_bytes + (r % block_rows) · row_stride_bytes
+///   + (c / block_cols) · col_block_stride_bytes + (c % block_cols) · element size
+/// with block_rows = 0 for one block of all rows and block_cols = 0 for contiguous columns.
+typedef struct sluice_layout {
+  int64_t row_stride_bytes;  ///< SLUICE_CONTIGUOUS, at least one row, or 0 on inputs (broadcast)
+  int64_t block_rows;        ///< only of w_gate_up and dw_gate_up
+  int64_t block_stride_bytes;
+  int64_t block_cols;  ///< only of g_u and dg_du
+  int64_t col_block_stride_bytes;
+} sluice_layout;
+
+/// One layout a matrix; a gate matrix and its up matrix share one and differ in base pointers.
+typedef struct sluice_layouts {
+  sluice_layout x, w_gate_up, w_down, g_u, h, y, residual, x_sum, dy, dh, dg_du, dx, dw_gate_up,
+      dw_down;
+} sluice_layouts;
+
+/// h = output_multiplier · act(min(gate_multiplier · g, limit)) · (clamp(u, ±limit) + up_offset)
+typedef struct sluice_gate {
+  sluice_activation activation;
+  float alpha;              ///< silu: v · sigmoid(alpha · v); else 1
+  float limit;              ///< > 0; INFINITY for no clamp
+  float up_offset;          ///< finite
+  float gate_multiplier;    ///< finite
+  float output_multiplier;  ///< finite
+} sluice_gate;
+
+/// RMSNorm before gate_up and mlp: n = r / sqrt(mean(r²) + eps) · (norm_weight + weight_offset),
+/// r = x, or x + x_residual with `add` (then r is also stored to x_sum where that is not null).
+typedef struct sluice_norm {
+  int32_t enabled;  ///< 0 or 1, as all flags
+  int32_t add;
+  float eps;            ///< > 0
+  float weight_offset;  ///< finite; 1 for Gemma
+} sluice_norm;
+
+/// What to compute: everything but the pointers. Shapes: m tokens (0 is a valid no-op), d model
+/// width, h hidden width. x_dtype is the type of x, x_residual, x_sum, h, g, u, dg, du, dh, dx;
+/// w_dtype that of weights, biases and norm_weight; y_dtype that of y, residual and dy; dw_dtype
+/// that of weight and bias gradients.
+typedef struct sluice_problem {
+  size_t struct_size;
+  sluice_op op;
+  sluice_dtype x_dtype, w_dtype, y_dtype, dw_dtype;
+  sluice_residual residual;  ///< what is added to y (down and mlp)
+  int64_t m, d, h;
+  sluice_gate gate;
+  sluice_norm norm;
+  int32_t bias_gate_up;     ///< b_gate, b_up [H]
+  int32_t bias_down;        ///< b_down [D]
+  int32_t save_g_u;         ///< gate_up and mlp: also store g and u (post-bias, x_dtype)
+  int32_t recompute;        ///< mlp_grad: g and u are recomputed from x, not given
+  int32_t accumulate_dw;    ///< mlp_grad: weight and bias gradients are added to what is there
+  int32_t weights_static;   ///< nothing running or queued at run() writes the weights
+  int64_t alignment_bytes;  ///< every pointer is a multiple of it and of its element; a power of
+                            ///< two, 1 to 4096
+  sluice_layouts layout;
+} sluice_problem;
+
+/// A device, described once; plans depend on nothing else. Fields as in sluice/device.hpp.
+typedef struct sluice_device {
+  size_t struct_size;
+  sluice_backend backend;
+  int32_t arch;  ///< GPU generation: 0 none, 1 Turing, 2 Ampere, 3 Ada, 4 Hopper, 5 Blackwell
+  int32_t ordinal, compute_capability, sm_count, smem_per_block_bytes, cooperative_launch;
+  int32_t driver_version, runtime_version;
+  int32_t threads;        ///< CPU: hardware threads that this process may use
+  uint32_t simd_targets;  ///< CPU: bit 0 emulated, 1 AVX2, 2 AVX-512
+  int64_t l1d_bytes, l2_bytes, l3_bytes, memory_bytes;
+  char name[96];
+} sluice_device;
+
+/// What a tuning table recommends; an empty config leaves it to the variant.
+typedef struct sluice_tune_choice {
+  char variant[SLUICE_MAX_NAME];
+  char config[SLUICE_MAX_NAME];
+} sluice_tune_choice;
+
+/// Asked by sluice_plan_init before the heuristic: non-zero with *choice filled to recommend. Pure,
+/// thread-safe, no device calls; must not throw or longjmp. The structs are the caller's own. An
+/// entry that is unknown or refuses the problem is passed over.
+typedef int32_t (*sluice_tune_find)(void* user, const sluice_problem* problem,
+                                    const sluice_device* device, sluice_tune_choice* choice);
+
+/// Optional wishes; all zero but struct_size is the default.
+typedef struct sluice_options {
+  size_t struct_size;
+  const char* variant;  ///< force this variant ("cpu.simd"); null to choose
+  const char* config;   ///< force this config; null to choose
+  sluice_tune_find tune_find;
+  void* tune_user;
+  int32_t threads;   ///< CPU: at most this many threads; 0 for all of the device's
+  int32_t reserved;  ///< 0
+} sluice_options;
+
+/// Pointers into the plan's device, null where the operator does not use one. Shapes: rows follow
+/// the problem; [M, D], [M, H], [H, D] (w_gate, w_up), [D, H] (w_down), vectors [H] or [D].
+typedef struct sluice_operands {
+  size_t struct_size;
+  const void *x, *x_residual, *norm_weight;  ///< [M, D], [M, D], [D]
+  const void *w_gate, *w_up, *w_down;        ///< [H, D], [H, D], [D, H]
+  const void *b_gate, *b_up, *b_down;        ///< [H], [H], [D]
+  const void *residual, *dy, *dh;            ///< [M, D], [M, D], [M, H]
+  void *g, *u, *h, *y, *x_sum;               ///< [M, H] · 3, [M, D] · 2
+  void *dg, *du, *dx;                        ///< [M, H], [M, H], [M, D]
+  void *dw_gate, *dw_up, *dw_down;           ///< [H, D], [H, D], [D, H]
+  void *db_gate, *db_up, *db_down;           ///< [H], [H], [D]
+} sluice_operands;
+
+/// Scratch of one run at a time, aligned to 256 bytes; the first 4096 are zeroed once by
+/// sluice_workspace_init.
+typedef struct sluice_workspace {
+  void* data;
+  size_t bytes;
+} sluice_workspace;
+
+/// A plan: opaque, plain memory. Copy it by assignment, share it between threads and streams;
+/// valid in this process only. It owns nothing.
+typedef struct sluice_plan {
+  uint64_t opaque[256];
+} sluice_plan;
+
+/// What one operand must be for a problem.
+typedef struct sluice_operand_spec {
+  size_t struct_size;
+  const char* name;  ///< static; the member's name in sluice_operands
+  sluice_access access;
+  int32_t required;  ///< a null pointer is an error
+  sluice_dtype dtype;
+  int32_t reserved;
+  int64_t rows, cols;    ///< vectors have one row
+  int64_t extent_bytes;  ///< from the base pointer to one past the last element
+  sluice_layout layout;  ///< strides resolved: never SLUICE_CONTIGUOUS
+} sluice_operand_spec;
+
+/// The version of the library that is loaded, e.g. "0.1.0"; SLUICE_VERSION is the header's.
+SLUICE_EXPORT const char* sluice_version(void);
+
+/// Names as the command line spells them, or null for a value that does not exist. Static.
+SLUICE_EXPORT const char* sluice_dtype_name(sluice_dtype dtype);
+SLUICE_EXPORT const char* sluice_op_name(sluice_op op);
+SLUICE_EXPORT const char* sluice_activation_name(sluice_activation activation);
+
+/// Sets the defaults: mlp, bf16 activations and weights, fp32 weight gradients, silu, contiguous
+/// layouts, alignment 16, static weights, m = d = h = 0. Pass struct_size = sizeof(*problem).
+/// Errors: SLUICE_INVALID_ARGUMENT for null or a struct_size below the first version's.
+SLUICE_EXPORT sluice_status sluice_problem_init(sluice_problem* problem, size_t struct_size,
+                                                sluice_error* error);
+
+/// *layout = rows (weights) or columns (g, u, dg, du) of the gate and up halves in one buffer, in
+/// alternating blocks of `block`: see interleaved_rows and interleaved_cols in sluice/problem.hpp.
+/// Errors: SLUICE_INVALID_ARGUMENT for null, block < 1, a negative width or a dtype out of range.
+SLUICE_EXPORT sluice_status sluice_interleaved_rows(int64_t block, int64_t d, sluice_dtype dtype,
+                                                    sluice_layout* layout, sluice_error* error);
+SLUICE_EXPORT sluice_status sluice_interleaved_cols(int64_t block, int64_t h, sluice_dtype dtype,
+                                                    sluice_layout* layout, sluice_error* error);
+
+/// Describes the CPU that this process runs on.
+SLUICE_EXPORT sluice_status sluice_cpu_device(sluice_device* device, size_t struct_size,
+                                              sluice_error* error);
+
+/// Number of CUDA devices; 0 without a driver or in a build without CUDA.
+SLUICE_EXPORT int32_t sluice_cuda_device_count(void);
+
+/// Describes a CUDA device; leaves the current device as it was. Errors: SLUICE_UNSUPPORTED
+/// without CUDA or a driver, SLUICE_INVALID_ARGUMENT for an ordinal that does not exist,
+/// SLUICE_DEVICE_ERROR where the driver fails.
+SLUICE_EXPORT sluice_status sluice_cuda_device(int32_t ordinal, sluice_device* device,
+                                               size_t struct_size, sluice_error* error);
+
+/// Names of the variants of a backend, best first; null past the last. Static.
+SLUICE_EXPORT const char* sluice_variant_name(sluice_backend backend, int32_t index);
+
+/// Checks a problem by itself: dims, types, gate, layouts, flags that fit the operator.
+SLUICE_EXPORT sluice_status sluice_validate(const sluice_problem* problem, sluice_error* error);
+
+/// Describes operand `index` (the order of sluice_operands) of a valid problem. Errors:
+/// SLUICE_INVALID_ARGUMENT for an index out of range or an invalid problem.
+SLUICE_EXPORT sluice_status sluice_operand_query(const sluice_problem* problem, int32_t index,
+                                                 sluice_operand_spec* spec, size_t struct_size,
+                                                 sluice_error* error);
+
+/// Work of a valid problem: floating-point operations (2 a multiply-add), and the fewest bytes that
+/// must move. Either pointer may be null.
+SLUICE_EXPORT sluice_status sluice_cost(const sluice_problem* problem, double* flops, double* bytes,
+                                        sluice_error* error);
+
+/// Chooses variant and config by arithmetic: no device call, no allocation, a few microseconds.
+/// `options` may be null. Errors: SLUICE_INVALID_ARGUMENT for an invalid problem or an unknown
+/// forced name, SLUICE_UNSUPPORTED where no variant takes the problem.
+SLUICE_EXPORT sluice_status sluice_plan_init(sluice_plan* plan, const sluice_problem* problem,
+                                             const sluice_device* device,
+                                             const sluice_options* options, sluice_error* error);
+
+/// What a plan needs and holds; 0, "" or -1 for null and for memory that is no plan. The strings
+/// live as long as the plan.
+SLUICE_EXPORT size_t sluice_plan_workspace_bytes(const sluice_plan* plan);
+SLUICE_EXPORT const char* sluice_plan_variant(const sluice_plan* plan);
+SLUICE_EXPORT const char* sluice_plan_config(const sluice_plan* plan);
+SLUICE_EXPORT sluice_choice_source sluice_plan_source(const sluice_plan* plan);
+SLUICE_EXPORT int32_t sluice_plan_threads(const sluice_plan* plan);
+
+/// Launches a plan. CUDA: enqueues on `stream` (a cudaStream_t) and returns, without allocation or
+/// synchronisation, so that it can be captured in a graph. CPU: returns when the outputs are
+/// written. The same plan and inputs give the same bits, for any thread count. Concurrent calls
+/// need a workspace each. An output may overlap nothing but these, which must match exactly: y
+/// with residual, dg with g, du with u. Errors: SLUICE_INVALID_ARGUMENT for a null or misaligned
+/// pointer, overlapping outputs, a workspace that is too small or misaligned, or memory that is no
+/// plan; SLUICE_DEVICE_ERROR where the launch fails; SLUICE_OUT_OF_MEMORY where worker threads
+/// cannot be started.
+SLUICE_EXPORT sluice_status sluice_run(const sluice_plan* plan, const sluice_operands* operands,
+                                       sluice_workspace workspace, void* stream,
+                                       sluice_error* error);
+
+/// Zeroes a workspace's header in stream order; once after allocating it. Errors:
+/// SLUICE_INVALID_ARGUMENT for null data, fewer than 4096 bytes or misalignment.
+SLUICE_EXPORT sluice_status sluice_workspace_init(sluice_workspace workspace,
+                                                  const sluice_device* device, void* stream,
+                                                  sluice_error* error);
+
+/// Writes one line a variant, "name: chosen, config NAME (source)", "name: fits, not chosen" or
+/// "name: refused: reason", or the problem's error, zero-terminated and cut to `bytes`. *needed
+/// (may be null) gets the bytes of the whole text with its zero; `buffer` may be null where `bytes`
+/// is 0. Errors: those of null arguments; SLUICE_OUT_OF_MEMORY. A problem that no plan takes is not
+/// an error here.
+SLUICE_EXPORT sluice_status sluice_explain(const sluice_problem* problem,
+                                           const sluice_device* device,
+                                           const sluice_options* options, char* buffer,
+                                           size_t bytes, size_t* needed, sluice_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // SLUICE_SLUICE_H

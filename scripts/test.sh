@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds and runs every test: installs what is missing first. About an hour on two cores from a fresh
+# clone; a second run builds only what changed.
+#
+#   bash scripts/test.sh            everything
+#   bash scripts/test.sh --quick    the release build's tests alone, for a working tree
+#   bash scripts/test.sh STEP...    these steps: cpu asan tsan fuzz large cuda
+#
+# Steps: cpu    release build; unit, property, numerics, self, command line, format, Python, install,
+#               lint, examples
+#        asan   AddressSanitizer and UBSan       tsan   ThreadSanitizer
+#        fuzz   libFuzzer on the file readers, a minute each
+#        large  more than 2^31 elements; needs 12 GiB of free memory
+#        cuda   where nvcc is: builds everything for GPUs, runs the host's part, and the GPU's where
+#               there is one
+# The last line is "N passed, N failed"; the exit status is 1 where a test failed.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 2
+source scripts/deps.sh
+
+steps=()
+for argument in "$@"; do
+  case $argument in
+    --quick) steps=(cpu) ;;
+    cpu | asan | tsan | fuzz | large | cuda) steps+=("$argument") ;;
+    *) sed -n '3,19s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  esac
+done
+[ ${#steps[@]} -gt 0 ] || steps=(cpu asan tsan fuzz large cuda)
+
+install_packages build_needs test_needs || exit
+python_environment || echo "The packages of python/requirements.txt cannot be installed here: the" \
+  "Python tests that need them are skipped, or fail where CI is set." >&2
+use_ccache
+export GTEST_COLOR=no CTEST_OUTPUT_ON_FAILURE=1
+mkdir -p build
+
+passed=0
+failed=0
+summary=()
+
+# Adds one step's result: name, seconds, passed, failed, remark.
+record() {
+  passed=$((passed + $3))
+  failed=$((failed + $4))
+  summary+=("$(printf '%-6s %5d s  %4d passed  %3d failed  %s' "$@")")
+}
+
+# Runs `$2...` (a ctest command) as step `$1` begun at second `$begin`, and counts its tests.
+count_tests() {
+  local name=$1 log=build/$1.test.log line
+  shift
+  "$@" 2>&1 | tee "$log"
+  line=$(grep -E '^[0-9]+% tests passed' "$log" | tail -1)
+  if [[ $line =~ ^[0-9]+%\ tests\ passed,\ ([0-9]+)\ tests\ failed\ out\ of\ ([0-9]+) ]]; then
+    local bad=${BASH_REMATCH[1]} all=${BASH_REMATCH[2]} skipped
+    skipped=$(grep -cE '\*\*\*Skipped' "$log")
+    record "$name" $((SECONDS - begin)) $((all - bad - skipped)) "$bad" \
+      "$([ "$skipped" = 0 ] || echo "$skipped skipped")"
+  else
+    record "$name" $((SECONDS - begin)) 0 1 "no tests ran"
+  fi
+}
+
+# Configures and builds; a failure counts as one failed test.
+build() {
+  local name=$1
+  shift
+  say "$name: building"
+  "$@" > "build/$name.configure.log" 2>&1 && cmake --build "build/$name" "${targets[@]}" && return 0
+  tail -30 "build/$name.configure.log"
+  record "$name" $((SECONDS - begin)) 0 1 "does not build"
+  return 1
+}
+
+for step in "${steps[@]}"; do
+  begin=$SECONDS
+  targets=()
+  parallel=(--parallel "$(nproc)")
+  case $step in
+    cpu | asan)
+      build "$step" cmake --preset "$step" && count_tests "$step" ctest --preset "$step" "${parallel[@]}"
+      ;;
+    tsan)
+      # gcc 12's runtime cannot place itself under strong address randomisation.
+      calm=()
+      setarch "$(uname -m)" -R true 2> /dev/null && calm=(setarch "$(uname -m)" -R)
+      # What runs threads: the engine, and everything that calls it from several.
+      targets=(--target sluice_tests_unit sluice_tests_variants sluice_tests_cpu_pool
+        sluice_tests_cpu_kernels sluice_tests_cpu_engine)
+      build tsan cmake --preset tsan \
+        && count_tests tsan "${calm[@]}" ctest --preset tsan "${parallel[@]}"
+      ;;
+    fuzz)
+      targets=(--target sluice_fuzz_corpus sluice_fuzz_safetensors sluice_fuzz_index sluice_fuzz_checkpoint)
+      build fuzz cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ \
+        -DCMAKE_BUILD_TYPE=Release -DSLUICE_FUZZ=ON \
+        && count_tests fuzz ctest --test-dir build/fuzz -L '^fuzz$' --no-tests=error "${parallel[@]}"
+      ;;
+    large)
+      available=$(awk '/MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)
+      if [ "$available" -lt 12 ]; then
+        record large 0 0 0 "not run: $available GiB of memory available, 12 needed"
+      else
+        build cpu cmake --preset cpu && count_tests large ctest --preset large
+      fi
+      ;;
+    cuda)
+      if ! find_nvcc; then
+        record cuda 0 0 0 "not run: no nvcc"
+        continue
+      fi
+      build cuda cmake --preset cuda && count_tests cuda ctest --preset cuda
+      ;;
+  esac
+done
+
+say "summary"
+printf '%s\n' "${summary[@]}"
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

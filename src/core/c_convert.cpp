@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Member by member between C and C++; the assertions say where bytes may be copied instead.
+#include "core/c_convert.hpp"
+
+#include <bit>
+#include <type_traits>
+
+namespace sluice::c_api {
+namespace {
+
+template <class E>
+constexpr bool same(int c, E cpp) {
+  return c == static_cast<int>(cpp);
+}
+
+static_assert(same(SLUICE_INVALID_ARGUMENT, ErrorCode::kInvalidArgument) &&
+              same(SLUICE_UNSUPPORTED, ErrorCode::kUnsupported) &&
+              same(SLUICE_OUT_OF_MEMORY, ErrorCode::kOutOfMemory) &&
+              same(SLUICE_DEVICE_ERROR, ErrorCode::kDevice) &&
+              same(SLUICE_INTERNAL, ErrorCode::kInternal));
+static_assert(same(SLUICE_BF16, DType::kBF16) && same(SLUICE_FP16, DType::kF16) &&
+              same(SLUICE_FP32, DType::kF32) && same(SLUICE_FP64, DType::kF64));
+static_assert(same(SLUICE_GATE_UP, Op::kGateUp) && same(SLUICE_DOWN, Op::kDown) &&
+              same(SLUICE_MLP, Op::kMlp) && same(SLUICE_GATE_MUL, Op::kGateMul) &&
+              same(SLUICE_GATE_MUL_GRAD, Op::kGateMulGrad) &&
+              same(SLUICE_GATE_UP_GRAD, Op::kGateUpGrad) && same(SLUICE_MLP_GRAD, Op::kMlpGrad));
+static_assert(same(SLUICE_SILU, Activation::kSilu) &&
+              same(SLUICE_GELU_TANH, Activation::kGeluTanh) &&
+              same(SLUICE_GELU_ERF, Activation::kGeluErf) && same(SLUICE_RELU, Activation::kRelu) &&
+              same(SLUICE_SIGMOID, Activation::kSigmoid) &&
+              same(SLUICE_IDENTITY, Activation::kIdentity));
+static_assert(same(SLUICE_RESIDUAL_NONE, Residual::kNone) &&
+              same(SLUICE_RESIDUAL_OPERAND, Residual::kOperand) &&
+              same(SLUICE_RESIDUAL_NORM_INPUT, Residual::kNormInput));
+static_assert(same(SLUICE_CPU, Backend::kCpu) && same(SLUICE_CUDA_DEVICE, Backend::kCuda));
+static_assert(same(SLUICE_HEURISTIC, ChoiceSource::kHeuristic) &&
+              same(SLUICE_FORCED, ChoiceSource::kForced) &&
+              same(SLUICE_TUNE_TABLE, ChoiceSource::kTuneTable));
+static_assert(same(SLUICE_UNUSED, Access::kUnused) && same(SLUICE_READ, Access::kRead) &&
+              same(SLUICE_WRITE, Access::kWrite) && same(SLUICE_READ_WRITE, Access::kReadWrite));
+static_assert(SLUICE_OPERAND_COUNT == kOperandCount && SLUICE_MAX_NAME == kMaxName &&
+              SLUICE_CONTIGUOUS == kContiguous);
+// These are copied as bytes.
+static_assert(sizeof(sluice_layout) == sizeof(Layout) &&
+              offsetof(sluice_layout, col_block_stride_bytes) ==
+                  offsetof(Layout, col_block_stride_bytes) &&
+              std::is_trivially_copyable_v<Layout>);
+static_assert(sizeof(sluice_layouts) == sizeof(Layouts) &&
+              offsetof(sluice_layouts, dw_down) == offsetof(Layouts, dw_down));
+static_assert(sizeof(sluice_operands) == sizeof(std::size_t) + sizeof(Operands) &&
+              offsetof(sluice_operands, db_down) ==
+                  sizeof(std::size_t) + offsetof(Operands, db_down));
+static_assert(sizeof(TuneChoice) == sizeof(sluice_tune_choice) &&
+              std::is_trivially_copyable_v<TuneChoice>);
+static_assert(sizeof(sluice_error::message) == Error::kMaxMessage &&
+              sizeof(sluice_device::name) == sizeof(Device::name));
+
+}  // namespace
+
+Expected<Problem> to_cpp(const sluice_problem* given) noexcept {
+  const auto read_problem = read(given, "problem");
+  if (!read_problem) return read_problem.error();
+  const sluice_problem& c = *read_problem;
+  Problem p;
+  SLUICE_TRY(convert("op", c.op, kOpCount, &p.op));
+  SLUICE_TRY(convert("x_dtype", c.x_dtype, kDTypeCount, &p.x_dtype));
+  SLUICE_TRY(convert("w_dtype", c.w_dtype, kDTypeCount, &p.w_dtype));
+  SLUICE_TRY(convert("y_dtype", c.y_dtype, kDTypeCount, &p.y_dtype));
+  SLUICE_TRY(convert("dw_dtype", c.dw_dtype, kDTypeCount, &p.dw_dtype));
+  SLUICE_TRY(convert("residual", c.residual, 3, &p.residual));
+  SLUICE_TRY(convert("gate.activation", c.gate.activation, kActivationCount, &p.gate.activation));
+  p.m = c.m;
+  p.d = c.d;
+  p.h = c.h;
+  p.gate.alpha = c.gate.alpha;
+  p.gate.limit = c.gate.limit;
+  p.gate.up_offset = c.gate.up_offset;
+  p.gate.gate_multiplier = c.gate.gate_multiplier;
+  p.gate.output_multiplier = c.gate.output_multiplier;
+  p.norm = {.enabled = c.norm.enabled != 0,
+            .add = c.norm.add != 0,
+            .eps = c.norm.eps,
+            .weight_offset = c.norm.weight_offset};
+  p.bias_gate_up = c.bias_gate_up != 0;
+  p.bias_down = c.bias_down != 0;
+  p.save_g_u = c.save_g_u != 0;
+  p.recompute = c.recompute != 0;
+  p.accumulate_dw = c.accumulate_dw != 0;
+  p.weights_static = c.weights_static != 0;
+  p.alignment_bytes = c.alignment_bytes;
+  p.layout = std::bit_cast<Layouts>(c.layout);
+  return p;
+}
+
+sluice_problem to_c(const Problem& p) noexcept {
+  sluice_problem c{};
+  c.op = static_cast<sluice_op>(p.op);
+  c.x_dtype = static_cast<sluice_dtype>(p.x_dtype);
+  c.w_dtype = static_cast<sluice_dtype>(p.w_dtype);
+  c.y_dtype = static_cast<sluice_dtype>(p.y_dtype);
+  c.dw_dtype = static_cast<sluice_dtype>(p.dw_dtype);
+  c.residual = static_cast<sluice_residual>(p.residual);
+  c.gate = {static_cast<sluice_activation>(p.gate.activation),
+            p.gate.alpha,
+            p.gate.limit,
+            p.gate.up_offset,
+            p.gate.gate_multiplier,
+            p.gate.output_multiplier};
+  c.norm = {p.norm.enabled, p.norm.add, p.norm.eps, p.norm.weight_offset};
+  c.bias_gate_up = p.bias_gate_up;
+  c.bias_down = p.bias_down;
+  c.save_g_u = p.save_g_u;
+  c.recompute = p.recompute;
+  c.accumulate_dw = p.accumulate_dw;
+  c.weights_static = p.weights_static;
+  c.alignment_bytes = p.alignment_bytes;
+  c.layout = std::bit_cast<sluice_layouts>(p.layout);
+  return c;
+}
+
+Expected<Device> to_cpp(const sluice_device* given) noexcept {
+  const auto read_device = read(given, "device");
+  if (!read_device) return read_device.error();
+  const sluice_device& c = *read_device;
+  Device d;
+  SLUICE_TRY(convert("device.backend", c.backend, 2, &d.backend));
+  SLUICE_TRY(convert("device.arch", c.arch, static_cast<int>(Arch::kBlackwell) + 1, &d.arch));
+  d.ordinal = c.ordinal;
+  d.compute_capability = c.compute_capability;
+  d.sm_count = c.sm_count;
+  d.smem_per_block_bytes = c.smem_per_block_bytes;
+  d.cooperative_launch = c.cooperative_launch != 0;
+  d.driver_version = c.driver_version;
+  d.runtime_version = c.runtime_version;
+  d.threads = c.threads;
+  d.simd_targets = c.simd_targets;
+  d.l1d_bytes = c.l1d_bytes;
+  d.l2_bytes = c.l2_bytes;
+  d.l3_bytes = c.l3_bytes;
+  d.memory_bytes = c.memory_bytes;
+  std::memcpy(d.name, c.name, sizeof(d.name));
+  d.name[sizeof(d.name) - 1] = '\0';
+  return d;
+}
+
+sluice_device to_c(const Device& d) noexcept {
+  sluice_device c{};
+  c.backend = static_cast<sluice_backend>(d.backend);
+  c.arch = static_cast<std::int32_t>(d.arch);
+  c.ordinal = d.ordinal;
+  c.compute_capability = d.compute_capability;
+  c.sm_count = d.sm_count;
+  c.smem_per_block_bytes = d.smem_per_block_bytes;
+  c.cooperative_launch = d.cooperative_launch;
+  c.driver_version = d.driver_version;
+  c.runtime_version = d.runtime_version;
+  c.threads = d.threads;
+  c.simd_targets = d.simd_targets;
+  c.l1d_bytes = d.l1d_bytes;
+  c.l2_bytes = d.l2_bytes;
+  c.l3_bytes = d.l3_bytes;
+  c.memory_bytes = d.memory_bytes;
+  std::memcpy(c.name, d.name, sizeof(c.name));
+  return c;
+}
+
+sluice_operand_spec to_c(const OperandSpec& s) noexcept {
+  sluice_operand_spec c{};
+  c.name = s.name;
+  c.access = static_cast<sluice_access>(s.access);
+  c.required = s.required;
+  c.dtype = static_cast<sluice_dtype>(s.dtype);
+  c.rows = s.rows;
+  c.cols = s.cols;
+  c.extent_bytes = s.access == Access::kUnused ? 0 : extent_bytes(s);
+  c.layout = std::bit_cast<sluice_layout>(s.layout);
+  return c;
+}
+
+Expected<Operands> to_cpp(const sluice_operands* given) noexcept {
+  const auto c = read(given, "operands");
+  if (!c) return c.error();
+  Operands operands;
+  std::memcpy(&operands, reinterpret_cast<const unsigned char*>(&*c) + sizeof(std::size_t),
+              sizeof(operands));
+  return operands;
+}
+
+}  // namespace sluice::c_api

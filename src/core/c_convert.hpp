@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The structs of sluice.h to and from those of the C++ API, with the versioning of docs/abi.md:
+// they are read and written up to the smaller of the caller's and the library's size.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "sluice/sluice.h"
+#include "sluice/sluice.hpp"
+
+namespace sluice::c_api {
+
+[[nodiscard]] inline Error invalid_null(const char* name) noexcept {
+  return make_error(ErrorCode::kInvalidArgument, "%s: got null", name);
+}
+
+// Reads a caller's struct of an older, equal or newer version. Members that this library does not
+// know must be zero, which every later version will define as "as before".
+template <class T>
+[[nodiscard]] Expected<T> read(const T* given, const char* name) {
+  if (given == nullptr) return invalid_null(name);
+  std::size_t size = 0;
+  std::memcpy(&size, given, sizeof(size));
+  if (size < sizeof(T)) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: struct_size is %zu, wanted at least %zu",
+                      name, size, sizeof(T));
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  const auto is_set = [](unsigned char byte) { return byte != 0; };
+  if (std::any_of(bytes + sizeof(T), bytes + size, is_set)) {
+    return make_error(ErrorCode::kUnsupported,
+                      "%s: sets a member that Sluice %s does not know (struct_size %zu, known %zu)",
+                      name, SLUICE_VERSION, size, sizeof(T));
+  }
+  T value;
+  std::memcpy(&value, given, sizeof(T));
+  return value;
+}
+
+// Writes a struct to a caller whose version of it has `size` bytes.
+template <class T>
+Status write(T value, T* out, std::size_t size, const char* name) {
+  if (out == nullptr) return invalid_null(name);
+  if (size < sizeof(T)) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: struct_size is %zu, wanted at least %zu",
+                      name, size, sizeof(T));
+  }
+  value.struct_size = size;
+  std::memcpy(out, &value, sizeof(T));
+  std::memset(reinterpret_cast<unsigned char*>(out) + sizeof(T), 0, size - sizeof(T));
+  return {};
+}
+
+// Converts an enumerator; int32 holds values that the one-byte enums would cut.
+template <class E>
+Status convert(const char* name, std::int32_t value, int count, E* out) {
+  if (value < 0 || value >= count) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: got %d, wanted 0 to %d", name, value,
+                      count - 1);
+  }
+  *out = static_cast<E>(value);
+  return {};
+}
+
+[[nodiscard]] Expected<Problem> to_cpp(const sluice_problem* given) noexcept;
+[[nodiscard]] Expected<Device> to_cpp(const sluice_device* given) noexcept;
+/// struct_size is left to write().
+[[nodiscard]] sluice_problem to_c(const Problem& p) noexcept;
+[[nodiscard]] sluice_device to_c(const Device& d) noexcept;
+[[nodiscard]] sluice_operand_spec to_c(const OperandSpec& s) noexcept;
+[[nodiscard]] Expected<Operands> to_cpp(const sluice_operands* given) noexcept;
+
+}  // namespace sluice::c_api

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which operator takes which operands, with shape, type and layout: the one table that validation,
+// run() and the harness read. Costs are sums over it.
+#include "sluice/operands.hpp"
+
+#include <limits>
+
+namespace sluice {
+namespace {
+
+enum class Shape { kMD, kMH, kHD, kDH, kVecD, kVecH };
+
+struct Row {
+  Operand id;
+  const char* name;
+  Shape shape;
+  DType Problem::*dtype;
+  Layout Layouts::*layout;  // null for vectors
+  const void* Operands::*in;
+  void* Operands::*out;
+};
+
+#define IN(member) &Operands::member, nullptr
+#define OUT(member) nullptr, &Operands::member
+using P = Problem;
+using L = Layouts;
+constexpr Row kRows[kOperandCount] = {
+    {Operand::kX, "x", Shape::kMD, &P::x_dtype, &L::x, IN(x)},
+    {Operand::kXResidual, "x_residual", Shape::kMD, &P::x_dtype, &L::x, IN(x_residual)},
+    {Operand::kNormWeight, "norm_weight", Shape::kVecD, &P::w_dtype, nullptr, IN(norm_weight)},
+    {Operand::kWGate, "w_gate", Shape::kHD, &P::w_dtype, &L::w_gate_up, IN(w_gate)},
+    {Operand::kWUp, "w_up", Shape::kHD, &P::w_dtype, &L::w_gate_up, IN(w_up)},
+    {Operand::kWDown, "w_down", Shape::kDH, &P::w_dtype, &L::w_down, IN(w_down)},
+    {Operand::kBGate, "b_gate", Shape::kVecH, &P::w_dtype, nullptr, IN(b_gate)},
+    {Operand::kBUp, "b_up", Shape::kVecH, &P::w_dtype, nullptr, IN(b_up)},
+    {Operand::kBDown, "b_down", Shape::kVecD, &P::w_dtype, nullptr, IN(b_down)},
+    {Operand::kResidual, "residual", Shape::kMD, &P::y_dtype, &L::residual, IN(residual)},
+    {Operand::kDy, "dy", Shape::kMD, &P::y_dtype, &L::dy, IN(dy)},
+    {Operand::kDh, "dh", Shape::kMH, &P::x_dtype, &L::dh, IN(dh)},
+    {Operand::kG, "g", Shape::kMH, &P::x_dtype, &L::g_u, OUT(g)},
+    {Operand::kU, "u", Shape::kMH, &P::x_dtype, &L::g_u, OUT(u)},
+    {Operand::kH, "h", Shape::kMH, &P::x_dtype, &L::h, OUT(h)},
+    {Operand::kY, "y", Shape::kMD, &P::y_dtype, &L::y, OUT(y)},
+    {Operand::kXSum, "x_sum", Shape::kMD, &P::x_dtype, &L::x_sum, OUT(x_sum)},
+    {Operand::kDg, "dg", Shape::kMH, &P::x_dtype, &L::dg_du, OUT(dg)},
+    {Operand::kDu, "du", Shape::kMH, &P::x_dtype, &L::dg_du, OUT(du)},
+    {Operand::kDx, "dx", Shape::kMD, &P::x_dtype, &L::dx, OUT(dx)},
+    {Operand::kDwGate, "dw_gate", Shape::kHD, &P::dw_dtype, &L::dw_gate_up, OUT(dw_gate)},
+    {Operand::kDwUp, "dw_up", Shape::kHD, &P::dw_dtype, &L::dw_gate_up, OUT(dw_up)},
+    {Operand::kDwDown, "dw_down", Shape::kDH, &P::dw_dtype, &L::dw_down, OUT(dw_down)},
+    {Operand::kDbGate, "db_gate", Shape::kVecH, &P::dw_dtype, nullptr, OUT(db_gate)},
+    {Operand::kDbUp, "db_up", Shape::kVecH, &P::dw_dtype, nullptr, OUT(db_up)},
+    {Operand::kDbDown, "db_down", Shape::kVecD, &P::dw_dtype, nullptr, OUT(db_down)},
+};
+#undef IN
+#undef OUT
+
+constexpr bool in_order() {
+  for (int i = 0; i < kOperandCount; ++i) {
+    if (kRows[i].id != static_cast<Operand>(i)) return false;
+  }
+  return true;
+}
+static_assert(in_order(), "kRows is indexed by Operand");
+
+struct Use {
+  Access access = Access::kUnused;
+  bool required = false;
+};
+constexpr Use kReads{Access::kRead, true};
+constexpr Use kWrites{Access::kWrite, true};
+constexpr Use kMayWrite{Access::kWrite, false};
+constexpr Use kUnused{};
+
+constexpr Use if_set(bool flag, Use use) { return flag ? use : kUnused; }
+
+// How `op` uses the operand. The one switch over operators in this file.
+Use use_of(const Problem& p, Operand id) {
+  const bool forward_gemm = p.op == Op::kGateUp || p.op == Op::kMlp;
+  const bool writes_y = p.op == Op::kDown || p.op == Op::kMlp;
+  const bool grad = p.op == Op::kGateMulGrad || p.op == Op::kGateUpGrad;
+  const bool mlp_grad = p.op == Op::kMlpGrad;
+  const Use gradient = {p.accumulate_dw ? Access::kReadWrite : Access::kWrite, false};
+  switch (id) {
+    case Operand::kX:
+      return if_set(forward_gemm || mlp_grad, kReads);
+    case Operand::kXResidual:
+      return if_set(forward_gemm && p.norm.enabled && p.norm.add, kReads);
+    case Operand::kXSum:
+      return if_set(forward_gemm && p.norm.enabled && p.norm.add, kMayWrite);
+    case Operand::kNormWeight:
+      return if_set(forward_gemm && p.norm.enabled, kReads);
+    case Operand::kWGate:
+    case Operand::kWUp:
+      return if_set(forward_gemm || mlp_grad, kReads);
+    case Operand::kWDown:
+      return if_set(writes_y || p.op == Op::kGateUpGrad || mlp_grad, kReads);
+    case Operand::kBGate:
+    case Operand::kBUp:
+      return if_set(p.bias_gate_up && (forward_gemm || (mlp_grad && p.recompute)), kReads);
+    case Operand::kBDown:
+      return if_set(p.bias_down && writes_y, kReads);
+    case Operand::kResidual:
+      return if_set(writes_y && p.residual == Residual::kOperand, kReads);
+    case Operand::kDy:
+      return if_set(p.op == Op::kGateUpGrad || mlp_grad, kReads);
+    case Operand::kDh:
+      return if_set(p.op == Op::kGateMulGrad, kReads);
+    case Operand::kG:
+    case Operand::kU:
+      if (forward_gemm) return if_set(p.save_g_u, kWrites);
+      return if_set(p.op == Op::kGateMul || grad || (mlp_grad && !p.recompute), kReads);
+    case Operand::kH:
+      if (p.op == Op::kDown) return kReads;
+      if (grad) return kMayWrite;
+      return if_set(p.op == Op::kGateUp || p.op == Op::kGateMul, kWrites);
+    case Operand::kY:
+      return if_set(writes_y, kWrites);
+    case Operand::kDg:
+    case Operand::kDu:
+      return if_set(grad, kWrites);
+    case Operand::kDx:
+      return if_set(mlp_grad, kMayWrite);
+    case Operand::kDwGate:
+    case Operand::kDwUp:
+    case Operand::kDwDown:
+      return if_set(mlp_grad, gradient);
+    case Operand::kDbGate:
+    case Operand::kDbUp:
+      return if_set(mlp_grad && p.bias_gate_up, gradient);
+    case Operand::kDbDown:
+      return if_set(mlp_grad && p.bias_down, gradient);
+  }
+  return kUnused;
+}
+
+// validate() resolves layouts before it knows that they are sane: absurd ones must stay absurd.
+std::int64_t saturated_multiply(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max()
+                                                : product;
+}
+
+std::int64_t blocks_of(std::int64_t cols, std::int64_t block) {
+  return cols / block + (cols % block == 0 ? 0 : 1);
+}
+
+Layout resolved(Layout layout, std::int64_t cols, DType dtype) {
+  if (layout.row_stride_bytes == kContiguous) {
+    // With column blocks up to the end of the last whole block, so that a contiguous interleaved
+    // pair is one [rows, 2·cols] buffer.
+    layout.row_stride_bytes =
+        layout.block_cols == 0
+            ? cols * size_bytes(dtype)
+            : saturated_multiply(blocks_of(cols, layout.block_cols), layout.col_block_stride_bytes);
+  }
+  return layout;
+}
+
+}  // namespace
+
+std::array<OperandSpec, kOperandCount> operand_specs(const Problem& p) noexcept {
+  std::array<OperandSpec, kOperandCount> specs;
+  for (const Row& row : kRows) {
+    const auto i = static_cast<std::size_t>(row.id);
+    const Use use = use_of(p, row.id);
+    OperandSpec& spec = specs[i];
+    spec.id = row.id;
+    spec.name = row.name;
+    spec.access = use.access;
+    spec.required = use.required;
+    spec.dtype = p.*row.dtype;
+    switch (row.shape) {
+      case Shape::kMD:
+        spec.rows = p.m, spec.cols = p.d;
+        break;
+      case Shape::kMH:
+        spec.rows = p.m, spec.cols = p.h;
+        break;
+      case Shape::kHD:
+        spec.rows = p.h, spec.cols = p.d;
+        break;
+      case Shape::kDH:
+        spec.rows = p.d, spec.cols = p.h;
+        break;
+      case Shape::kVecD:
+        spec.rows = 1, spec.cols = p.d;
+        break;
+      case Shape::kVecH:
+        spec.rows = 1, spec.cols = p.h;
+        break;
+    }
+    spec.layout =
+        resolved(row.layout == nullptr ? Layout{} : p.layout.*row.layout, spec.cols, spec.dtype);
+  }
+  return specs;
+}
+
+std::int64_t extent_bytes(const OperandSpec& spec) noexcept {
+  if (spec.rows == 0 || spec.cols == 0) return 0;
+  // In a valid layout offsets grow with the row and with the column.
+  return offset_bytes(spec.layout, spec.dtype, spec.rows - 1, spec.cols - 1) +
+         size_bytes(spec.dtype);
+}
+
+const void* address(const Operands& operands, Operand id) noexcept {
+  const Row& row = kRows[static_cast<std::size_t>(id)];
+  return row.in != nullptr ? operands.*row.in : operands.*row.out;
+}
+
+void set_address(Operands& operands, Operand id, void* pointer) noexcept {
+  const Row& row = kRows[static_cast<std::size_t>(id)];
+  if (row.in != nullptr) {
+    operands.*row.in = pointer;
+  } else {
+    operands.*row.out = pointer;
+  }
+}
+
+Layout interleaved_rows(std::int64_t block_rows, std::int64_t d, DType dtype) noexcept {
+  const std::int64_t row = saturated_multiply(d, size_bytes(dtype));
+  return {.row_stride_bytes = row,
+          .block_rows = block_rows,
+          .block_stride_bytes = saturated_multiply(saturated_multiply(2, block_rows), row)};
+}
+
+Layout interleaved_cols(std::int64_t block_cols, std::int64_t h, DType dtype) noexcept {
+  Layout layout{.block_cols = block_cols,
+                .col_block_stride_bytes =
+                    saturated_multiply(saturated_multiply(2, block_cols), size_bytes(dtype))};
+  return resolved(layout, h, dtype);
+}
+
+double flops(const Problem& p) noexcept {
+  const double gemm =
+      2.0 * static_cast<double>(p.m) * static_cast<double>(p.d) * static_cast<double>(p.h);
+  switch (p.op) {
+    case Op::kGateUp:
+      return 2 * gemm;
+    case Op::kDown:
+      return gemm;
+    case Op::kMlp:
+      return 3 * gemm;
+    case Op::kGateMul:
+    case Op::kGateMulGrad:
+      return 0;
+    case Op::kGateUpGrad:
+      return gemm;
+    case Op::kMlpGrad:
+      return (p.recompute ? 8 : 6) * gemm;  // dh; dx: 2; dw: 3; recompute: 2
+  }
+  return 0;
+}
+
+double bytes_moved(const Problem& p) noexcept {
+  double total = 0;
+  for (const OperandSpec& spec : operand_specs(p)) {
+    if (spec.access == Access::kUnused) continue;
+    const double bytes = static_cast<double>(spec.rows) * static_cast<double>(spec.cols) *
+                         static_cast<double>(size_bytes(spec.dtype));
+    total += spec.access == Access::kReadWrite ? 2 * bytes : bytes;
+  }
+  return total;
+}
+
+}  // namespace sluice

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan() and explain(): walk the variant table, forced name or tuning table first.
+#include "sluice/plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "core/variant.hpp"
+
+namespace sluice {
+namespace {
+
+using detail::Reason;
+using detail::Variant;
+
+bool same(const char* a, const char* b) { return std::strcmp(a, b) == 0; }
+
+const Variant* find_variant(const char* name, Backend backend) {
+  for (const Variant& v : detail::variants()) {
+    if (v.backend == backend && same(v.name, name)) return &v;
+  }
+  return nullptr;
+}
+
+Reason refusal(const Variant& v, const Problem& problem, const Device& device) {
+  if (v.backend != device.backend) {
+    return detail::refuse("runs on %s, the device is a %s", to_string(v.backend),
+                          to_string(device.backend));
+  }
+  return v.supports(problem, device);
+}
+
+Expected<Config> choose_config(const Variant& v, const Problem& problem, const Device& device,
+                               const char* name) {
+  std::array<Config, detail::kMaxConfigs> configs;
+  const std::size_t count = std::min(configs.size(), v.configs(problem, device, configs));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (name == nullptr || name[0] == '\0' || same(configs[i].name, name)) return configs[i];
+  }
+  if (count == 0) {
+    return make_error(ErrorCode::kInternal, "variant %s: supports the problem but has no config",
+                      v.name);
+  }
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "config: got \"%s\", wanted one that %s offers for this problem, such as \"%s\"", name,
+      v.name, configs[0].name);
+}
+
+struct Choice {
+  const Variant* variant = nullptr;
+  Config config{};
+  ChoiceSource source = ChoiceSource::kHeuristic;
+};
+
+Expected<Choice> forced(const Problem& problem, const Device& device, const Options& options) {
+  const Variant* v = find_variant(options.variant, device.backend);
+  if (v == nullptr) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "variant: got \"%s\", wanted a variant of the %s backend; explain lists them",
+                      options.variant, to_string(device.backend));
+  }
+  if (const Reason reason = refusal(*v, problem, device); !reason.empty()) {
+    return make_error(ErrorCode::kUnsupported, "variant %s: %s", v->name, reason.text);
+  }
+  auto config = choose_config(*v, problem, device, options.config);
+  if (!config) return config.error();
+  return Choice{v, *config, ChoiceSource::kForced};
+}
+
+// A table's entry that names something unknown or unsupported here is passed over, never trusted.
+std::optional<Choice> tuned(const Problem& problem, const Device& device, const Options& options) {
+  if (options.tune == nullptr) return std::nullopt;
+  std::optional<TuneChoice> entry = options.tune->find(problem, device);
+  if (!entry) return std::nullopt;
+  entry->variant[kMaxName - 1] = '\0';
+  entry->config[kMaxName - 1] = '\0';
+  const Variant* v = find_variant(entry->variant, device.backend);
+  if (v == nullptr || !refusal(*v, problem, device).empty()) return std::nullopt;
+  const auto config = choose_config(*v, problem, device, entry->config);
+  if (!config) return std::nullopt;
+  return Choice{v, *config, ChoiceSource::kTuneTable};
+}
+
+// The first variant that takes the problem; with a forced config, the first that also offers it.
+Expected<Choice> choose(const Problem& problem, const Device& device, const Options& options) {
+  if (options.variant != nullptr) return forced(problem, device, options);
+  const bool any_config = options.config == nullptr;
+  if (any_config) {
+    if (const auto choice = tuned(problem, device, options)) return *choice;
+  }
+  const Variant* first = nullptr;
+  Reason first_reason;
+  std::optional<Error> config_error;
+  for (const Variant& v : detail::variants()) {
+    if (v.backend != device.backend) continue;
+    const Reason reason = refusal(v, problem, device);
+    if (!reason.empty()) {
+      if (first == nullptr) first = &v, first_reason = reason;
+      continue;
+    }
+    const auto config = choose_config(v, problem, device, options.config);
+    if (config) {
+      return Choice{&v, *config, any_config ? ChoiceSource::kHeuristic : ChoiceSource::kForced};
+    }
+    if (!config_error) config_error = config.error();
+  }
+  if (config_error) return *config_error;
+  return make_error(ErrorCode::kUnsupported, "%s: no variant of the %s backend takes it; %s: %s",
+                    to_string(problem.op), to_string(device.backend),
+                    first == nullptr ? "none" : first->name,
+                    first == nullptr ? "built without this backend" : first_reason.text);
+}
+
+}  // namespace
+
+TuneTable::~TuneTable() = default;
+
+const char* Plan::variant_name() const noexcept { return variant == nullptr ? "" : variant->name; }
+
+Expected<Plan> plan(const Problem& problem, const Device& device, const Options& options) noexcept {
+  SLUICE_TRY(validate(problem));
+  if (options.threads < 0) {
+    return make_error(ErrorCode::kInvalidArgument, "threads: got %d, wanted 0 or more",
+                      options.threads);
+  }
+  const auto choice = choose(problem, device, options);
+  if (!choice) return choice.error();
+  Plan plan;
+  plan.problem = problem;
+  plan.device = device;
+  plan.variant = choice->variant;
+  plan.config = choice->config;
+  plan.source = choice->source;
+  plan.threads = options.threads == 0 ? std::max(1, device.threads) : options.threads;
+  const std::size_t payload = problem.m == 0 ? 0 : choice->variant->payload_bytes(plan);
+  // A whole number of alignment units, as aligned_alloc wants it.
+  const std::size_t units = (payload + kWorkspaceAlignment - 1) / kWorkspaceAlignment;
+  plan.workspace_bytes = payload == 0 ? 0 : kWorkspaceHeaderBytes + units * kWorkspaceAlignment;
+  return plan;
+}
+
+Explanation explain(const Problem& problem, const Device& device, const Options& options) {
+  Explanation out;
+  const auto made = plan(problem, device, options);
+  if (made) {
+    out.config = made->config.name;
+    out.source = made->source;
+  } else {
+    out.error = made.error();
+    if (!validate(problem)) return out;
+  }
+  for (const Variant& v : detail::variants()) {
+    if (v.backend != device.backend) continue;
+    out.variants.push_back(
+        {v.name, refusal(v, problem, device).text, made.has_value() && made->variant == &v});
+  }
+  return out;
+}
+
+std::vector<std::string> variant_names(Backend backend) {
+  std::vector<std::string> names;
+  for (const Variant& v : detail::variants()) {
+    if (v.backend == backend) names.emplace_back(v.name);
+  }
+  return names;
+}
+
+std::vector<std::string> config_names(const char* variant, const Problem& problem,
+                                      const Device& device) {
+  std::vector<std::string> names;
+  const Variant* v = find_variant(variant, device.backend);
+  if (v == nullptr || !validate(problem) || !refusal(*v, problem, device).empty()) return names;
+  std::array<Config, detail::kMaxConfigs> configs;
+  const std::size_t count = std::min(configs.size(), v->configs(problem, device, configs));
+  for (std::size_t i = 0; i < count; ++i) names.emplace_back(configs[i].name);
+  return names;
+}
+
+}  // namespace sluice

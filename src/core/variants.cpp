@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// kVariants: every kernel of the library, best first. One row a kernel; this file is the only place
+// where core names a backend.
+#include "cpu/variants.hpp"
+
+#include "core/variant.hpp"
+#if defined(SLUICE_WITH_CUDA)
+#include "cuda/variants.hpp"
+#endif
+
+namespace sluice::detail {
+namespace {
+
+constexpr Variant kVariants[] = {
+#if defined(SLUICE_WITH_CUDA)
+    cuda::kSm90,
+    cuda::kSimt,
+#endif
+    cpu::kSimd,
+    cpu::kReference,
+};
+
+}  // namespace
+
+std::span<const Variant> variants() noexcept { return kVariants; }
+
+}  // namespace sluice::detail

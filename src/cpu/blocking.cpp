@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/blocking.hpp"
+
+#include <algorithm>
+
+namespace sluice::cpu {
+namespace {
+
+constexpr std::size_t kAlign = 256;
+constexpr std::int64_t kFloat = sizeof(float);
+
+// Cost of packing an element of A or B, in multiply-adds of one vector: a few instructions for
+// every four elements against one instruction for a vector.
+constexpr double kPackCost = 8;
+
+// Rows of A and C that share L2 with a panel block of B: A takes rows * kBlockK floats, C rows *
+// kMaxBlockCols, B kBlockK * kMaxBlockCols; an eighth of L2 is left to the weights passing by.
+std::int64_t max_rows(std::int64_t l2_bytes, int tile_rows) {
+  constexpr std::int64_t kUsualL2 = std::int64_t{1} << 20;
+  const std::int64_t budget = (l2_bytes > 0 ? l2_bytes : kUsualL2) / kFloat * 7 / 8;
+  const std::int64_t rows = (budget - kBlockK * kMaxBlockCols) / (kBlockK + kMaxBlockCols);
+  return std::clamp<std::int64_t>(rows, 48, 480) / tile_rows * tile_rows;
+}
+
+// Hands out the payload piece by piece.
+class Arena {
+ public:
+  std::size_t take(std::int64_t bytes) {
+    const std::size_t at = used_;
+    used_ += (static_cast<std::size_t>(bytes) + kAlign - 1) / kAlign * kAlign;
+    return at;
+  }
+  [[nodiscard]] std::size_t used() const { return used_; }
+
+ private:
+  std::size_t used_ = 0;
+};
+
+// Sizes a thread's scratch for a GEMM of these blocks. `pairs` panels of a second C per panel.
+void fit(Schedule& s, const GemmKernels& k, const Blocking& b, std::int64_t second_panels) {
+  const std::int64_t width = std::int64_t{2} * k.lanes;
+  const std::int64_t panels = std::max(b.panels, second_panels);
+  s.a_floats = std::max(s.a_floats, ceil_div(b.rows, k.tile_rows) * k.a_width * kBlockK);
+  s.b_floats = std::max(s.b_floats, panels * width * kBlockK);
+  s.c_floats = std::max(s.c_floats, b.rows * b.panels * width);
+  s.c2_floats = std::max(s.c2_floats, b.rows * second_panels * width);
+}
+
+void take_scratch(Schedule& s, Arena& arena, std::int64_t tasks) {
+  s.threads = static_cast<int>(std::min<std::int64_t>(s.threads, std::max<std::int64_t>(tasks, 1)));
+  const std::int64_t each =
+      round_up((s.a_floats + s.b_floats + s.c_floats + s.c2_floats) * kFloat, kAlign);
+  s.panels_each = static_cast<std::size_t>(each);
+  s.panels = arena.take(each * s.threads);
+}
+
+void schedule_dots(const Problem& p, Schedule& s, Arena& arena) {
+  const std::int64_t k = p.op == Op::kDown ? p.h : p.d;
+  s.input = arena.take(p.m * round_up(k, kMaxLanes) * kFloat);
+  if (p.op == Op::kMlp) s.hidden = arena.take(p.m * round_up(p.h, kMaxLanes) * kFloat);
+}
+
+struct Cutter {
+  const GemmKernels& kernels;
+  std::int64_t l2_bytes;
+  int threads;
+  [[nodiscard]] Blocking operator()(std::int64_t m, std::int64_t n, std::int64_t panel_cols,
+                                    std::int64_t max_cols) const {
+    return choose_blocking(m, ceil_div(n, panel_cols), max_cols / (std::int64_t{2} * kernels.lanes),
+                           kernels, l2_bytes, threads);
+  }
+};
+
+void schedule_forward(const Problem& p, const GemmKernels& k, const Cutter& cut, Schedule& s,
+                      Arena& arena) {
+  s.pass_rows = p.op == Op::kMlp ? ceil_div(p.m, ceil_div(p.m, kMaxPassRows)) : p.m;
+  std::int64_t tasks = 0;
+  if (p.op != Op::kDown) {
+    s.gate_up = cut(s.pass_rows, p.h, k.lanes, kMaxBlockCols);
+    fit(s, k, s.gate_up, 0);
+    tasks = s.gate_up.tasks();
+  }
+  if (p.op != Op::kGateUp) {
+    s.down = cut(s.pass_rows, p.d, std::int64_t{2} * k.lanes, kMaxBlockCols);
+    fit(s, k, s.down, 0);
+    tasks = std::max(tasks, s.down.tasks());
+  }
+  if (p.norm.enabled) s.input = arena.take(s.pass_rows * p.d * size_bytes(p.x_dtype));
+  if (p.op == Op::kMlp) s.hidden = arena.take(s.pass_rows * p.h * size_bytes(p.x_dtype));
+  take_scratch(s, arena, tasks);
+}
+
+void schedule_backward(const Problem& p, const GemmKernels& k, const Cutter& cut, Schedule& s,
+                       Arena& arena) {
+  const std::int64_t width = std::int64_t{2} * k.lanes;
+  // Beside a panel of dh, a recomputing task holds two of g and u.
+  const std::int64_t most = p.recompute ? kMaxBlockCols / 3 / width * width : kMaxBlockCols;
+  s.dh = cut(p.m, p.h, width, most);
+  fit(s, k, s.dh, p.recompute ? 2 * s.dh.panels : 0);
+  std::int64_t tasks = s.dh.tasks();
+  if (p.op == Op::kMlpGrad) {
+    s.dx = cut(p.m, p.d, width, kMaxBlockCols);
+    s.dw_gate_up = cut(p.h, p.d, width, kMaxBlockCols);
+    s.dw_down = cut(p.d, p.h, width, kMaxBlockCols);
+    for (const Blocking& b : {s.dx, s.dw_gate_up, s.dw_down}) fit(s, k, b, 0);
+    tasks = std::max(tasks, s.dx.tasks() + 2 * s.dw_gate_up.tasks() + s.dw_down.tasks());
+    const std::int64_t bytes = p.m * p.h * size_bytes(p.x_dtype);
+    s.hidden = arena.take(bytes);
+    s.dg = arena.take(bytes);
+    s.du = arena.take(bytes);
+  }
+  take_scratch(s, arena, tasks);
+}
+
+}  // namespace
+
+Blocking choose_blocking(std::int64_t m, std::int64_t panels, std::int64_t max_panels,
+                         const GemmKernels& kernels, std::int64_t l2_bytes, int threads) noexcept {
+  const std::int64_t most_rows = max_rows(l2_bytes, kernels.tile_rows);
+  const double width = 2.0 * kernels.lanes;
+  Blocking best;
+  double best_time = 0;
+  const std::int64_t first = ceil_div(m, most_rows);
+  // A few more blocks than needed, where that balances the threads better.
+  for (std::int64_t m_blocks = first; m_blocks <= first + 3 && m_blocks <= m; ++m_blocks) {
+    const std::int64_t rows = round_up(ceil_div(m, m_blocks), m_blocks > 1 ? kernels.tile_rows : 1);
+    for (std::int64_t each = std::min(panels, std::max<std::int64_t>(max_panels, 1)); each >= 1;
+         --each) {
+      const Blocking b{rows, ceil_div(m, rows), each, ceil_div(panels, each)};
+      const auto rounds = static_cast<double>(ceil_div(b.tasks(), threads));
+      const double tile = static_cast<double>(rows) * static_cast<double>(each) * 2;
+      const double packing = kPackCost / kernels.lanes *
+                             (static_cast<double>(rows) + static_cast<double>(each) * width);
+      const double time = rounds * (tile + packing);
+      if (best.rows == 0 || time < best_time) best = b, best_time = time;
+    }
+  }
+  return best;
+}
+
+Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept {
+  const Problem& p = plan.problem;
+  const GemmKernels& k = gemm_kernels(target);
+  Schedule s;
+  s.threads = plan.threads;
+  Arena arena;
+  const Cutter cut{k, plan.device.l2_bytes, plan.threads};
+  switch (p.op) {
+    case Op::kGateUp:
+    case Op::kMlp:
+    case Op::kDown:
+      s.dots = p.m <= DotKernels::kMaxTokens;
+      if (s.dots) {
+        schedule_dots(p, s, arena);
+      } else {
+        schedule_forward(p, k, cut, s, arena);
+      }
+      break;
+    case Op::kGateUpGrad:
+    case Op::kMlpGrad:
+      schedule_backward(p, k, cut, s, arena);
+      break;
+    case Op::kGateMul:
+    case Op::kGateMulGrad:
+      break;
+  }
+  s.bytes = arena.used();
+  return s;
+}
+
+}  // namespace sluice::cpu

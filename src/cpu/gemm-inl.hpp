@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// The register tile of the GEMM and the packing of its panels. Included once per SIMD target.
+// Sources: Goto and van de Geijn 2008; BLIS (Van Zee and van de Geijn 2015).
+#if defined(SLUICE_CPU_GEMM_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef SLUICE_CPU_GEMM_INL
+#undef SLUICE_CPU_GEMM_INL
+#else
+#define SLUICE_CPU_GEMM_INL
+#endif
+
+#include "cpu/kernels.hpp"
+#include "cpu/vector-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::cpu::HWY_NAMESPACE {
+
+// Two vectors of B and one broadcast of A beside 2 * kTileRows sums: 27 of AVX-512's 32 registers,
+// 15 of AVX2's 16; the emulated target's vectors are the compiler's 16 SSE registers.
+inline constexpr int kTileRows = kLanes == 16 ? 12 : (kLanes == 8 ? 6 : 4);
+inline constexpr int kAWidth = (kTileRows + 3) / 4 * 4;
+inline constexpr int kBWidth = 2 * kLanes;
+
+template <int kRows>
+void tile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, std::int64_t k,
+          float* HWY_RESTRICT c, std::int64_t ldc, bool add) {
+  const F32 d;
+  hn::Vec<F32> sum[kRows][2];
+#pragma GCC unroll 12
+  for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = hn::Zero(d);
+  for (std::int64_t p = 0; p < k; ++p, a += kAWidth, b += kBWidth) {
+    const auto b0 = hn::LoadU(d, b);
+    const auto b1 = hn::LoadU(d, b + kLanes);
+#pragma GCC unroll 12
+    for (int i = 0; i < kRows; ++i) {
+      const auto ai = hn::Set(d, a[i]);
+      sum[i][0] = hn::MulAdd(ai, b0, sum[i][0]);
+      sum[i][1] = hn::MulAdd(ai, b1, sum[i][1]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < kRows; ++i, c += ldc) {
+    if (add) {
+      sum[i][0] = hn::Add(hn::LoadU(d, c), sum[i][0]);
+      sum[i][1] = hn::Add(hn::LoadU(d, c + kLanes), sum[i][1]);
+    }
+    hn::StoreU(sum[i][0], d, c);
+    hn::StoreU(sum[i][1], d, c + kLanes);
+  }
+}
+
+// Stores each group of 4 lanes of v, `stride` floats apart.
+template <class D>
+HWY_INLINE void store_blocks(D d, hn::Vec<D> v, float* out, std::int64_t stride) {
+  if constexpr (kLanesOf<D> == 4) {
+    hn::StoreU(v, d, out);
+  } else {
+    const hn::Half<D> dh;
+    store_blocks(dh, hn::LowerHalf(dh, v), out, stride);
+    store_blocks(dh, hn::UpperHalf(dh, v), out + kLanesOf<D> / 8 * stride, stride);
+  }
+}
+
+// out[k * width + i] = line i's element k, for 4 lines of kLanes elements: a 4 x 4 transposition in
+// every 128-bit block, then one 16-byte store a column.
+HWY_INLINE void store_transposed(const hn::Vec<F32> (&line)[4], int width, float* out) {
+  const F32 d;
+  const hn::Repartition<double, F32> pairs;
+  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, line[0], line[1]));
+  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, line[2], line[3]));
+  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, line[0], line[1]));
+  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, line[2], line[3]));
+  const std::int64_t block = std::int64_t{4} * width;
+  store_blocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), out, block);
+  store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), out + width, block);
+  store_blocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), out + 2 * width,
+               block);
+  store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), out + 3 * width,
+               block);
+}
+
+template <class T>
+void pack_lines(const void* const* lines, int count, std::int64_t k, int width, float* out) {
+  const F32 d;
+  for (int i = 0; i < width; i += 4) {
+    const void* line[4];
+    for (int j = 0; j < 4; ++j) line[j] = i + j < count ? lines[i + j] : nullptr;
+    const bool full =
+        line[0] != nullptr && line[1] != nullptr && line[2] != nullptr && line[3] != nullptr;
+    std::int64_t p = 0;
+    if (full) {
+      for (; p + kLanes <= k; p += kLanes) {
+        hn::Vec<F32> v[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+          v[j] = load<T>(d, element<T>(line[j], p));
+          __builtin_prefetch(element<T>(line[j], p + k));  // the same piece of the next K block
+        }
+        store_transposed(v, width, out + p * width + i);
+      }
+    }
+    for (; p < k; p += kLanes) {
+      const std::int64_t n = k - p;
+      hn::Vec<F32> v[4];
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        v[j] = line[j] == nullptr ? hn::Zero(d)
+               : n < kLanes       ? load_n<T>(d, element<T>(line[j], p), n)
+                                  : load<T>(d, element<T>(line[j], p));
+      }
+      store_transposed(v, width, out + p * width + i);
+    }
+  }
+}
+
+// Vectors of D divide `width`, so that none reaches into the next panel.
+template <class T, class D>
+HWY_INLINE void pack_row_by(D d, const void* row, std::int64_t n, int width,
+                            std::int64_t panel_stride, float* out) {
+  constexpr int kStep = kLanesOf<D>;
+  for (std::int64_t j = 0; j < n; out += panel_stride) {
+    for (int i = 0; i < width; i += kStep, j += kStep) {
+      const std::int64_t left = n - j;
+      const auto v = left >= kStep ? load<T>(d, element<T>(row, j))
+                     : left > 0    ? load_n<T>(d, element<T>(row, j), left)
+                                   : hn::Zero(d);
+      hn::StoreU(v, d, out + i);
+    }
+  }
+}
+
+template <class T>
+void pack_row(const void* row, std::int64_t n, int width, std::int64_t panel_stride, float* out) {
+  if (width % kLanes == 0) return pack_row_by<T>(F32(), row, n, width, panel_stride, out);
+  pack_row_by<T>(hn::CappedTag<float, 4>(), row, n, width, panel_stride, out);
+}
+
+inline const GemmKernels& gemm_table(){
+    static constexpr GemmKernels kTable = {
+        kLanes,
+        kTileRows,
+        kAWidth,
+        {nullptr, tile<1>, tile<2>, tile<3>, tile<4>,
+#if HWY_TARGET == HWY_EMU128
+         nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr},
+#elif HWY_TARGET == HWY_AVX2
+         tile<5>, tile<6>, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr},
+#else
+         tile<5>, tile<6>, tile<7>, tile<8>, tile<9>, tile<10>, tile<11>, tile<12>},
+#endif
+        {pack_lines<math::BF16>, pack_lines<math::F16>, pack_lines<float>},
+        {pack_row<math::BF16>, pack_row<math::F16>, pack_row<float>},
+    };
+return kTable;
+}  // namespace sluice::cpu::HWY_NAMESPACE
+
+}  // namespace sluice::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process-wide worker threads of the CPU engine. Work is a region: a function that every
+// participant calls once and that takes tasks from a shared counter until none is left. Whoever
+// takes part, the work gets done, so a region never waits for a thread that has not started on it.
+#pragma once
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <type_traits>
+
+namespace sluice::cpu {
+
+/// A function of a participant's number; refers to, never owns, a callable.
+class RegionBody {
+ public:
+  template <class F>
+  requires(!std::is_same_v<std::remove_cvref_t<F>, RegionBody>) explicit RegionBody(
+      const F& f) noexcept
+      : object_(&f),
+        call_([](const void* object, int worker) { (*static_cast<const F*>(object))(worker); }) {}
+  void operator()(int worker) const { call_(object_, worker); }
+
+ private:
+  const void* object_;
+  void (*call_)(const void*, int);
+};
+
+/// Threads that wait between regions: first spinning for some microseconds, then in the kernel.
+class ThreadPool {
+ public:
+  /// Highest number of participants of one region, the caller included.
+  static constexpr int kMaxThreads = 512;
+
+  /// The pool of this process. Threads start when a region first asks for them, end when the
+  /// library is unloaded, and start again in a forked child.
+  static ThreadPool& instance() noexcept;
+
+  /// Calls body(0) on this thread and body(1), body(2), ... on up to threads - 1 others, each
+  /// number at most once; returns when every call that began has ended. Calls other than body(0)
+  /// may be missing: where threads cannot be created, where another region is under way (a
+  /// concurrent or nested caller works alone and never waits) or where workers come too late.
+  /// Everything before the call happens before each body, and each body before the return.
+  /// Thread-safe.
+  void region(int threads, RegionBody body) noexcept;
+
+  /// Threads that exist now, for tests.
+  [[nodiscard]] int workers() const noexcept { return started_.load(std::memory_order_relaxed); }
+
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+ private:
+  ThreadPool() noexcept;
+  ~ThreadPool();
+
+  void grow(int workers) noexcept;
+  void work(std::uint32_t seen) noexcept;
+  [[nodiscard]] std::uint32_t await_epoch(std::uint32_t seen) noexcept;
+  void join_region(std::uint32_t epoch) noexcept;
+  void forget_workers() noexcept;
+  static void* start(void* pool) noexcept;
+
+  std::atomic<bool> busy_{false};  // held by the caller of the region under way
+  std::atomic<bool> closing_{false};
+  std::atomic<int> started_{0};          // workers in threads_; written while busy_ is held
+  std::atomic<std::uint32_t> epoch_{0};  // number of the last region; workers wait for it to move
+  // epoch (32 bits) | open (1) | limit (15) | joined (16). A worker joins by adding one while the
+  // epoch is its own, the region is open and joined < limit; the caller closes it by clearing open.
+  std::atomic<std::uint64_t> ticket_{0};
+  std::atomic<std::uint32_t> finished_{0};  // joined workers that are done with the region
+  const RegionBody* body_ = nullptr;        // read only after joining
+  std::array<pthread_t, kMaxThreads> threads_{};
+};
+
+/// Calls body(task, worker) for every task in [0, tasks), each once, on up to `threads` threads.
+/// worker < threads, and no two bodies with the same worker run at once.
+template <class Body>
+void parallel_for(int threads, std::int64_t tasks, const Body& body) noexcept {
+  std::atomic<std::int64_t> next{0};
+  const auto share = [&](int worker) {
+    for (std::int64_t task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
+         task = next.fetch_add(1, std::memory_order_relaxed)) {
+      body(task, worker);
+    }
+  };
+  const auto limit = static_cast<int>(tasks < threads ? tasks : threads);
+  if (limit <= 1) return share(0);
+  ThreadPool::instance().region(limit, RegionBody(share));
+}
+
+}  // namespace sluice::cpu

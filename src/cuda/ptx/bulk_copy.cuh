@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// cp.async.bulk and cp.async.bulk.tensor: the copy engine, global to shared memory, completing on
+// an mbarrier. sm_90. Source: PTX ISA, "Data Movement: Bulk copy" and "Tensor copy".
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "cuda/ptx/mbarrier.cuh"
+
+namespace sluice::cuda::ptx {
+
+/// `bytes` from `source` to `destination`, both multiples of 16, as is the count. One thread.
+__device__ __forceinline__ void bulk_copy(void* destination, const void* source,
+                                          std::uint32_t bytes, std::uint64_t& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(destination)),
+      "l"(source), "r"(bytes), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+/// One box of a tensor map that is a __grid_constant__ parameter, at `coords`, innermost first.
+/// `destination`: 128 bytes aligned, with a 128-byte swizzle 1024. One thread.
+__device__ __forceinline__ void tensor_copy_2d(void* destination, const CUtensorMap& map,
+                                               const std::int32_t (&coords)[5],
+                                               std::uint64_t& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(destination)),
+      "l"(&map), "r"(coords[0]), "r"(coords[1]), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+__device__ __forceinline__ void tensor_copy_4d(void* destination, const CUtensorMap& map,
+                                               const std::int32_t (&coords)[5],
+                                               std::uint64_t& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_address(destination)),
+      "l"(&map), "r"(coords[0]), "r"(coords[1]), "r"(coords[2]), "r"(coords[3]),
+      "r"(shared_address(&barrier))
+      : "memory");
+}
+
+__device__ __forceinline__ void tensor_copy_5d(void* destination, const CUtensorMap& map,
+                                               const std::int32_t (&coords)[5],
+                                               std::uint64_t& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(shared_address(destination)),
+      "l"(&map), "r"(coords[0]), "r"(coords[1]), "r"(coords[2]), "r"(coords[3]), "r"(coords[4]),
+      "r"(shared_address(&barrier))
+      : "memory");
+}
+
+}  // namespace sluice::cuda::ptx

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// mbarrier: barriers in shared memory that count arrivals and bytes. sm_90.
+// Source: PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::cuda::ptx {
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// A barrier whose phase completes after `arrivals` arrivals and all announced bytes. One thread;
+/// then fence_mbarrier_init() and a CTA (or cluster) barrier before anyone uses it.
+__device__ __forceinline__ void mbarrier_init(std::uint64_t& barrier, std::uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+
+/// Makes initialised barriers visible to the copy engine and to the cluster.
+__device__ __forceinline__ void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/// Arrives.
+__device__ __forceinline__ void mbarrier_arrive(std::uint64_t& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier))
+               : "memory");
+}
+
+/// Arrives, and announces bytes that copies will bring in this phase.
+__device__ __forceinline__ void mbarrier_arrive_expect_bytes(std::uint64_t& barrier,
+                                                             std::uint32_t bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
+      "r"(bytes)
+      : "memory");
+}
+
+/// Waits until the phase of parity `parity` (0 for the first) has completed.
+__device__ __forceinline__ void mbarrier_wait(std::uint64_t& barrier, std::uint32_t parity) {
+  std::uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}\n"
+        : "=r"(done)
+        : "r"(shared_address(&barrier)), "r"(parity)
+        : "memory");
+  }
+}
+
+}  // namespace sluice::cuda::ptx

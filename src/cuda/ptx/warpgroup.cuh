@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What warp-specialised kernels need around their math: named barriers, register budgets, clusters.
+// Source: PTX ISA, "bar{.cta}", "setmaxnreg", "barrier.cluster", "mapa", "mbarrier.arrive".
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/mbarrier.cuh"
+
+namespace sluice::cuda::ptx {
+
+/// Arrives at named barrier `id` (1 to 15) of `threads` arrivals and waits for the rest.
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Arrives without waiting.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Registers a thread of this warpgroup may use from here on. All warps of it, converged.
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+/// This CTA's rank in its cluster.
+__device__ __forceinline__ std::uint32_t cluster_rank() {
+  std::uint32_t rank = 0;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+/// All threads of all CTAs of the cluster meet; shared memory written before is visible after.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+/// Arrives at the mbarrier of CTA `rank` of the cluster that lies where `barrier` lies here.
+/// NOTE: the plain form. Written with .release.cluster it cost 25 to 50 % of a GEMM on an H200.
+__device__ __forceinline__ void mbarrier_arrive_at(std::uint64_t& barrier, std::uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "}\n" ::"r"(shared_address(&barrier)),
+      "r"(rank)
+      : "memory");
+}
+
+}  // namespace sluice::cuda::ptx

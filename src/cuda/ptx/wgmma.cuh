@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// wgmma: one warpgroup (128 threads) multiplies a 64 x 16 tile of A by a 16 x N tile of B, both in
+// shared memory, into fp32 accumulators. PTX ISA 8.x, "Asynchronous warpgroup level matrix
+// instructions".
+//
+// Accumulators of thread t: with w = t / 32 and l = t % 32, d[4 * j + 2 * i + c] is row
+// 16 w + 8 i + l / 4, column 8 j + 2 (l % 4) + c. So columns 8 j and columns 8 (j + 1) lie in the
+// same thread at the same place: a gate and its up where weight rows alternate by eight.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace sluice::cuda::ptx {
+
+/// Shared-memory matrix descriptor of a K-major tile whose rows are 64 elements (128 bytes) under
+/// the 128-byte swizzle: 8-row groups lie 1024 bytes apart. Steps of 16 elements along K add 32
+/// bytes to the address. PTX ISA, "Matrix descriptor".
+__device__ __forceinline__ std::uint64_t descriptor_sw128(std::uint32_t address) {
+  constexpr std::uint64_t kLeading = 1;         // not read under a swizzle
+  constexpr std::uint64_t kStride = 1024 >> 4;  // between 8-row groups
+  constexpr std::uint64_t kSwizzle128 = 1;
+  return static_cast<std::uint64_t>((address & 0x3FFFF) >> 4) | (kLeading << 16) | (kStride << 32) |
+         (kSwizzle128 << 62);
+}
+
+/// Orders register and shared-memory accesses of the warpgroup before the wgmma that follow.
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/// Closes the group of all wgmma issued since the last commit.
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/// Waits until at most `kPending` committed groups are under way.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+/// d = A * B (+ d unless `first`) for a tile of N columns.
+template <int N, class Element>
+struct Wgmma;
+
+// Operand lists of N / 2 accumulators.
+#define SLUICE_D8(i)                                                                          \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
+#define SLUICE_D32(i) SLUICE_D8(i), SLUICE_D8(i + 8), SLUICE_D8(i + 16), SLUICE_D8(i + 24)
+#define SLUICE_REGS64                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SLUICE_WGMMA128(Element, type)                                                           \
+  template <>                                                                                    \
+  struct Wgmma<128, Element> {                                                                   \
+    __device__ __forceinline__ static void mma(float (&d)[64], std::uint64_t a, std::uint64_t b, \
+                                               bool first) {                                     \
+      asm volatile(                                                                              \
+          "{.reg .pred add; setp.eq.b32 add, %66, 0;\n"                                          \
+          "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" SLUICE_REGS64        \
+          "}, %64, %65, add, 1, 1, 0, 0;}"                                                       \
+          : SLUICE_D32(0), SLUICE_D32(32)                                                        \
+          : "l"(a), "l"(b), "r"(static_cast<int>(first)));                                       \
+    }                                                                                            \
+  };
+SLUICE_WGMMA128(__nv_bfloat16, "bf16")
+SLUICE_WGMMA128(__half, "f16")
+#undef SLUICE_WGMMA128
+#undef SLUICE_REGS64
+
+#define SLUICE_REGS96                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define SLUICE_WGMMA192(Element, type)                                                           \
+  template <>                                                                                    \
+  struct Wgmma<192, Element> {                                                                   \
+    __device__ __forceinline__ static void mma(float (&d)[96], std::uint64_t a, std::uint64_t b, \
+                                               bool first) {                                     \
+      asm volatile(                                                                              \
+          "{.reg .pred add; setp.eq.b32 add, %98, 0;\n"                                          \
+          "wgmma.mma_async.sync.aligned.m64n192k16.f32." type "." type " {" SLUICE_REGS96        \
+          "}, %96, %97, add, 1, 1, 0, 0;}"                                                       \
+          : SLUICE_D32(0), SLUICE_D32(32), SLUICE_D32(64)                                        \
+          : "l"(a), "l"(b), "r"(static_cast<int>(first)));                                       \
+    }                                                                                            \
+  };
+SLUICE_WGMMA192(__nv_bfloat16, "bf16")
+SLUICE_WGMMA192(__half, "f16")
+#undef SLUICE_WGMMA192
+#undef SLUICE_REGS96
+
+#define SLUICE_REGS128                                                                           \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define SLUICE_WGMMA256(Element, type)                                                            \
+  template <>                                                                                     \
+  struct Wgmma<256, Element> {                                                                    \
+    __device__ __forceinline__ static void mma(float (&d)[128], std::uint64_t a, std::uint64_t b, \
+                                               bool first) {                                      \
+      asm volatile(                                                                               \
+          "{.reg .pred add; setp.eq.b32 add, %130, 0;\n"                                          \
+          "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" SLUICE_REGS128        \
+          "}, %128, %129, add, 1, 1, 0, 0;}"                                                      \
+          : SLUICE_D32(0), SLUICE_D32(32), SLUICE_D32(64), SLUICE_D32(96)                         \
+          : "l"(a), "l"(b), "r"(static_cast<int>(first)));                                        \
+    }                                                                                             \
+  };
+SLUICE_WGMMA256(__nv_bfloat16, "bf16")
+SLUICE_WGMMA256(__half, "f16")
+#undef SLUICE_WGMMA256
+#undef SLUICE_REGS128
+
+#undef SLUICE_D8
+#undef SLUICE_D32
+
+}  // namespace sluice::cuda::ptx

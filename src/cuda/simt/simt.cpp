@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// The variant cuda.simt: every operator from one GEMM and three elementwise kernels, on any GPU
+// from sm_75, for any shape, layout and alignment. Right before quick; see docs/kernels/simt.md.
+#include <cstring>
+
+#include "cuda/device.hpp"
+#include "cuda/simt/kernels.hpp"
+#include "cuda/variants.hpp"
+#include "cuda/workspace.hpp"
+
+namespace sluice::cuda {
+namespace {
+
+using simt::Epilogue;
+using simt::GemmParams;
+using simt::Tile;
+using simt::View;
+
+constexpr const char* kConfigNames[simt::kTileCount] = {"cuda.simt.64x64x16", "cuda.simt.16x64x32"};
+
+// The low tile wastes fewer rows while there are few; from one full tile on the square one reads
+// half the bytes per multiply-add.
+constexpr std::int64_t kLowTileRows = 16;
+
+/// Buffers inside the payload; which exist depends on the problem alone.
+struct Scratch {
+  View n;   // [M, D] x_dtype: norm prologue
+  View r;   // [M, D] x_dtype: its sum, where y needs it
+  View h;   // [M, H] x_dtype: kMlp, kMlpGrad
+  View g;   // [M, H] fp32: kMlpGrad with recompute, not rounded
+  View u;   // as g
+  View dg;  // [M, H] x_dtype: kMlpGrad
+  View du;  // as dg
+  std::size_t bytes = 0;
+};
+
+Scratch lay_out(const Problem& p, void* payload) {
+  PayloadCursor cursor(payload);
+  Scratch s;
+  const auto take = [&](View& view, std::int64_t cols, DType dtype) {
+    view.dtype = dtype;
+    view.layout.row_stride_bytes = cols * size_bytes(dtype);
+    view.base = static_cast<char*>(cursor.take(p.m * view.layout.row_stride_bytes));
+  };
+  if (p.norm.enabled) {
+    take(s.n, p.d, p.x_dtype);
+    if (p.norm.add && p.residual == Residual::kNormInput) take(s.r, p.d, p.x_dtype);
+  }
+  const bool grad = p.op == Op::kMlpGrad;
+  if (p.op == Op::kMlp || grad) take(s.h, p.h, p.x_dtype);
+  if (grad) {
+    if (p.recompute) {
+      take(s.g, p.h, DType::kF32);
+      take(s.u, p.h, DType::kF32);
+    }
+    take(s.dg, p.h, p.x_dtype);
+    take(s.du, p.h, p.x_dtype);
+  }
+  s.bytes = cursor.used();
+  return s;
+}
+
+View transposed(View view) {
+  view.transposed = true;
+  return view;
+}
+
+/// One call of run(): operators as sequences of launches on one stream.
+class Launcher {
+ public:
+  Launcher(const Plan& plan, const Operands& operands, void* payload, Stream stream)
+      : p_(plan.problem),
+        device_(plan.device),
+        tile_(detail::payload_as<Tile>(plan.config)),
+        specs_(operand_specs(plan.problem)),
+        operands_(operands),
+        scratch_(lay_out(plan.problem, payload)),
+        stream_(stream) {}
+
+  Status run() const {
+    switch (p_.op) {
+      case Op::kGateUp:
+      case Op::kMlp:
+        return forward();
+      case Op::kDown:
+        return down(view(Operand::kH), view(Operand::kResidual));
+      case Op::kGateMul:
+      case Op::kGateMulGrad:
+        return gate_mul();
+      case Op::kGateUpGrad:
+        return gate_grad(view(Operand::kG), view(Operand::kU), view(Operand::kH),
+                         view(Operand::kDg), view(Operand::kDu));
+      case Op::kMlpGrad:
+        return mlp_grad();
+    }
+    return make_error(ErrorCode::kInternal, "cuda.simt: unknown operator");
+  }
+
+ private:
+  // Unused operands and optional ones that are absent give a view without a base.
+  [[nodiscard]] View view(Operand id) const {
+    const OperandSpec& spec = specs_[static_cast<std::size_t>(id)];
+    View v;
+    v.dtype = spec.dtype;
+    v.layout = spec.layout;
+    if (spec.access != Access::kUnused) {
+      v.base = const_cast<char*>(static_cast<const char*>(address(operands_, id)));
+    }
+    return v;
+  }
+
+  Status gemm(const GemmParams& params, Tile tile) const {
+    return simt::launch_gemm(device_, tile, params, stream_);
+  }
+
+  Status gate_up(const View& x, const View& h, const View& g, const View& u) const {
+    GemmParams params;
+    params.rows = p_.m;
+    params.cols = p_.h;
+    params.depth = p_.d;
+    params.epilogue = Epilogue::kGateUp;
+    params.gate = p_.gate;
+    params.a[0] = x;
+    params.b[0] = view(Operand::kWGate);
+    params.b[1] = view(Operand::kWUp);
+    params.bias[0] = view(Operand::kBGate);
+    params.bias[1] = view(Operand::kBUp);
+    params.out = h;
+    params.g = g;
+    params.u = u;
+    return gemm(params, tile_);
+  }
+
+  Status down(const View& h, const View& residual) const {
+    GemmParams params;
+    params.rows = p_.m;
+    params.cols = p_.d;
+    params.depth = p_.h;
+    params.a[0] = h;
+    params.b[0] = view(Operand::kWDown);
+    params.bias[0] = view(Operand::kBDown);
+    params.addend = residual;
+    params.out = view(Operand::kY);
+    return gemm(params, tile_);
+  }
+
+  Status forward() const {
+    View x = view(Operand::kX);
+    View r = x;  // what the norm normalised
+    if (p_.norm.enabled) {
+      simt::NormParams params;
+      params.rows = p_.m;
+      params.cols = p_.d;
+      params.eps = p_.norm.eps;
+      params.weight_offset = p_.norm.weight_offset;
+      params.dtype = p_.x_dtype;
+      params.x = x;
+      params.x_residual = view(Operand::kXResidual);
+      params.weight = view(Operand::kNormWeight);
+      params.n = scratch_.n;
+      if (p_.norm.add) {
+        params.r = view(Operand::kXSum);
+        if (params.r.base == nullptr) params.r = scratch_.r;
+        r = params.r;
+      }
+      SLUICE_TRY(simt::launch_norm(device_, params, stream_));
+      x = scratch_.n;
+    }
+    const View h = p_.op == Op::kMlp ? scratch_.h : view(Operand::kH);
+    SLUICE_TRY(gate_up(x, h, view(Operand::kG), view(Operand::kU)));
+    if (p_.op == Op::kGateUp) return {};
+    return down(h, p_.residual == Residual::kNormInput ? r : view(Operand::kResidual));
+  }
+
+  Status gate_mul() const {
+    simt::GateParams params;
+    params.rows = p_.m;
+    params.cols = p_.h;
+    params.gate = p_.gate;
+    params.g = view(Operand::kG);
+    params.u = view(Operand::kU);
+    params.dh = view(Operand::kDh);
+    params.h = view(Operand::kH);
+    params.dg = view(Operand::kDg);
+    params.du = view(Operand::kDu);
+    return simt::launch_gate(device_, params, stream_);
+  }
+
+  // dh = dy·Wd, and what the gate's derivative makes of it.
+  Status gate_grad(const View& g, const View& u, const View& h, const View& dg,
+                   const View& du) const {
+    GemmParams params;
+    params.rows = p_.m;
+    params.cols = p_.h;
+    params.depth = p_.d;
+    params.epilogue = Epilogue::kGateGrad;
+    params.gate = p_.gate;
+    params.a[0] = view(Operand::kDy);
+    params.b[0] = transposed(view(Operand::kWDown));
+    params.out = h;
+    params.g = g;
+    params.u = u;
+    params.dg = dg;
+    params.du = du;
+    return gemm(params, tile_);
+  }
+
+  // out[i, j] = Σ over tokens of left(m, i) · right(m, j), added to what is there where asked.
+  Status weight_grad(Operand id, const View& left, std::int64_t rows, const View& right,
+                     std::int64_t cols) const {
+    const View out = view(id);
+    if (out.base == nullptr) return {};
+    GemmParams params;
+    params.rows = rows;
+    params.cols = cols;
+    params.depth = p_.m;
+    params.a[0] = transposed(left);
+    params.b[0] = transposed(right);
+    params.out = out;
+    if (p_.accumulate_dw) params.addend = out;
+    return gemm(params, Tile::k64x64x16);
+  }
+
+  Status bias_grad(Operand id, const View& in, std::int64_t cols) const {
+    const View out = view(id);
+    if (out.base == nullptr) return {};
+    simt::ColumnSumParams params;
+    params.rows = p_.m;
+    params.cols = cols;
+    params.accumulate = p_.accumulate_dw;
+    params.in = in;
+    params.out = out;
+    return simt::launch_column_sum(device_, params, stream_);
+  }
+
+  Status mlp_grad() const {
+    const View x = view(Operand::kX);
+    const View dy = view(Operand::kDy);
+    const Scratch& s = scratch_;
+    if (p_.recompute) SLUICE_TRY(gate_up(x, View{}, s.g, s.u));
+    SLUICE_TRY(gate_grad(p_.recompute ? s.g : view(Operand::kG),
+                         p_.recompute ? s.u : view(Operand::kU), s.h, s.dg, s.du));
+    if (const View dx = view(Operand::kDx); dx.base != nullptr) {
+      GemmParams params;
+      params.rows = p_.m;
+      params.cols = p_.d;
+      params.depth = p_.h;
+      params.products = 2;
+      params.a[0] = s.dg;
+      params.a[1] = s.du;
+      params.b[0] = transposed(view(Operand::kWGate));
+      params.b[1] = transposed(view(Operand::kWUp));
+      params.out = dx;
+      SLUICE_TRY(gemm(params, tile_));
+    }
+    SLUICE_TRY(weight_grad(Operand::kDwGate, s.dg, p_.h, x, p_.d));
+    SLUICE_TRY(weight_grad(Operand::kDwUp, s.du, p_.h, x, p_.d));
+    SLUICE_TRY(weight_grad(Operand::kDwDown, dy, p_.d, s.h, p_.h));
+    SLUICE_TRY(bias_grad(Operand::kDbGate, s.dg, p_.h));
+    SLUICE_TRY(bias_grad(Operand::kDbUp, s.du, p_.h));
+    return bias_grad(Operand::kDbDown, dy, p_.d);
+  }
+
+  const Problem& p_;
+  const Device& device_;
+  Tile tile_;
+  std::array<OperandSpec, kOperandCount> specs_;
+  const Operands& operands_;
+  Scratch scratch_;
+  Stream stream_;
+};
+
+}  // namespace
+
+detail::Reason simt_supports(const Problem& problem, const Device& device) noexcept {
+  if (device.compute_capability < 75) {
+    return detail::refuse("needs compute capability 7.5, the device has %d.%d",
+                          device.compute_capability / 10, device.compute_capability % 10);
+  }
+  for (const OperandSpec& spec : operand_specs(problem)) {
+    if (spec.access != Access::kUnused && spec.dtype == DType::kF64) {
+      return detail::refuse("%s is fp64; accumulates in fp32", spec.name);
+    }
+  }
+  return {};
+}
+
+std::size_t simt_configs(const Problem& problem, const Device& /*device*/,
+                         std::span<Config> out) noexcept {
+  const Tile first = problem.m <= kLowTileRows ? Tile::k16x64x32 : Tile::k64x64x16;
+  for (std::size_t i = 0; i < out.size() && i < simt::kTileCount; ++i) {
+    const auto tile = static_cast<Tile>((static_cast<std::size_t>(first) + i) % simt::kTileCount);
+    out[i] = detail::make_config(kConfigNames[static_cast<std::size_t>(tile)], tile);
+  }
+  return simt::kTileCount;
+}
+
+std::size_t simt_payload_bytes(const Plan& plan) noexcept {
+  return lay_out(plan.problem, nullptr).bytes;
+}
+
+Status simt_launch(const Plan& plan, const Operands& operands, void* payload, void* /*header*/,
+                   Stream stream) noexcept {
+  const DeviceGuard guard(plan.device.ordinal);
+  if (!guard.status()) return guard.status();
+  return Launcher(plan, operands, payload, stream).run();
+}
+
+}  // namespace sluice::cuda

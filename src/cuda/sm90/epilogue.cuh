@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// From accumulators to the output tile in shared memory: bias, gate or residual, rounding,
+// stmatrix. A gated tile's accumulators hold eight gate columns, then the same eight columns of up.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/ptx/stmatrix.cuh"
+#include "cuda/sm90/gemm_params.hpp"
+#include "math/gate.hpp"
+
+namespace sluice::cuda::sm90 {
+
+// One tile of the output: m-th row tile of the cluster, n-th column tile.
+struct Tile {
+  int m;
+  int n;
+};
+
+// Two columns that a thread holds next to each other.
+struct Pair {
+  float lo;
+  float hi;
+};
+
+template <class Element>
+__device__ __forceinline__ std::uint32_t pack(Pair v) {
+  if constexpr (std::is_same_v<Element, __half>) {
+    const __half2 packed = __floats2half2_rn(v.lo, v.hi);
+    return reinterpret_cast<const std::uint32_t&>(packed);
+  } else {
+    const __nv_bfloat162 packed = __floats2bfloat162_rn(v.lo, v.hi);
+    return reinterpret_cast<const std::uint32_t&>(packed);
+  }
+}
+
+template <class Element>
+__device__ __forceinline__ Pair load_pair(const void* base, long long index, bool first,
+                                          bool second) {
+  const Element* p = static_cast<const Element*>(base) + index;
+  return {first ? static_cast<float>(p[0]) : 0.0F, second ? static_cast<float>(p[1]) : 0.0F};
+}
+
+// Calls f with the activation as a compile-time constant, so that the switch is outside the loops.
+template <class F>
+__device__ __forceinline__ void with_activation(Activation activation, const F& f) {
+  switch (activation) {
+    case Activation::kSilu:
+      f(std::integral_constant<Activation, Activation::kSilu>{});
+      break;
+    case Activation::kGeluTanh:
+      f(std::integral_constant<Activation, Activation::kGeluTanh>{});
+      break;
+    case Activation::kGeluErf:
+      f(std::integral_constant<Activation, Activation::kGeluErf>{});
+      break;
+    case Activation::kRelu:
+      f(std::integral_constant<Activation, Activation::kRelu>{});
+      break;
+    case Activation::kSigmoid:
+      f(std::integral_constant<Activation, Activation::kSigmoid>{});
+      break;
+    case Activation::kIdentity:
+      f(std::integral_constant<Activation, Activation::kIdentity>{});
+      break;
+  }
+}
+
+// Byte offset of the 16-byte chunk (row, chunk) in the out tile: boxes of kOutBoxCols columns, each
+// swizzled as its tensor map says (128-byte rows by row % 8, 64-byte rows by row / 2 % 4).
+template <class Cfg>
+__device__ __forceinline__ int out_offset(int row, int chunk) {
+  constexpr int kChunks = Cfg::kOutBoxCols / 8;
+  const int box = chunk / kChunks;
+  const int in_box = chunk % kChunks;
+  const int swizzled = kChunks == 8 ? in_box ^ (row & 7) : in_box ^ ((row >> 1) & 3);
+  return box * (Cfg::kOutBoxRows * Cfg::kOutBoxCols * 2) + row * (Cfg::kOutBoxCols * 2) +
+         swizzled * 16;
+}
+
+// Writes 64 rows of the out tile from row `row0` of it. `values(p, i)` gives the pair of columns
+// 8 p + 2 (lane % 4) of row 8 i + lane / 4 of the warp's 16.
+template <class Cfg, class Values>
+__device__ __forceinline__ void store_rows(char* out, int row0, const Values& values) {
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x % 128 / 32;
+  // stmatrix takes one row address a lane: matrices 0, 1 are rows 0-7, 8-15 of chunk p; 2, 3 of p
+  // + 1.
+  const int row = row0 + warp * 16 + (lane / 8 % 2) * 8 + lane % 8;
+#pragma unroll
+  for (int p = 0; p < Cfg::kOutCols / 8; p += 2) {
+    using Element = typename Cfg::Element;
+    ptx::stmatrix_x4(out + out_offset<Cfg>(row, p + lane / 16), pack<Element>(values(p, 0)),
+                     pack<Element>(values(p, 1)), pack<Element>(values(p + 1, 0)),
+                     pack<Element>(values(p + 1, 1)));
+  }
+}
+
+// h = gate(g + bg, u + bu) for 64 rows.
+template <class Cfg>
+__device__ __forceinline__ void gate_rows(const GemmParams& p, Tile tile, char* out, int row0,
+                                          float (&d)[Cfg::kTileN / 2]) {
+  const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
+  if (p.bias0 != nullptr) {
+    const void* first = p.up_first != 0 ? p.bias1 : p.bias0;
+    const void* second = p.up_first != 0 ? p.bias0 : p.bias1;
+#pragma unroll
+    for (int c = 0; c < Cfg::kOutCols / 8; ++c) {
+      const int col = col0 + 8 * c;
+      using Element = typename Cfg::Element;
+      const Pair a = load_pair<Element>(first, col, col < p.n, col + 1 < p.n);
+      const Pair b = load_pair<Element>(second, col, col < p.n, col + 1 < p.n);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        d[8 * c + 2 * i] += a.lo;
+        d[8 * c + 2 * i + 1] += a.hi;
+        d[8 * c + 4 + 2 * i] += b.lo;
+        d[8 * c + 4 + 2 * i + 1] += b.hi;
+      }
+    }
+  }
+  const bool swap = p.up_first != 0;
+  with_activation(p.gate.activation, [&](auto activation) {
+    Gate gate = p.gate;
+    gate.activation = activation;
+    store_rows<Cfg>(out, row0, [&](int c, int i) {
+      const float a0 = d[8 * c + 2 * i], a1 = d[8 * c + 2 * i + 1];
+      const float b0 = d[8 * c + 4 + 2 * i], b1 = d[8 * c + 4 + 2 * i + 1];
+      return Pair{math::gate_mul(gate, swap ? b0 : a0, swap ? a0 : b0),
+                  math::gate_mul(gate, swap ? b1 : a1, swap ? a1 : b1)};
+    });
+  });
+}
+
+// y = d + bias + residual for 64 rows.
+template <class Cfg>
+__device__ __forceinline__ void plain_rows(const GemmParams& p, Tile tile, int m0, char* out,
+                                           int row0, float (&d)[Cfg::kTileN / 2]) {
+  using Element = typename Cfg::Element;
+  const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
+  const int first_row = m0 + row0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  store_rows<Cfg>(out, row0, [&](int c, int i) {
+    const int col = col0 + 8 * c;
+    Pair v{d[4 * c + 2 * i], d[4 * c + 2 * i + 1]};
+    if (p.bias0 != nullptr) {
+      const Pair b = load_pair<Element>(p.bias0, col, col < p.n, col + 1 < p.n);
+      v.lo += b.lo;
+      v.hi += b.hi;
+    }
+    const int row = first_row + 8 * i;
+    if (p.residual != nullptr && row < p.m) {
+      const char* line = static_cast<const char*>(p.residual) + row * p.residual_row_bytes;
+      const Pair r = load_pair<Element>(line, col, col < p.n, col + 1 < p.n);
+      v.lo += r.lo;
+      v.hi += r.hi;
+    }
+    return v;
+  });
+}
+
+}  // namespace sluice::cuda::sm90

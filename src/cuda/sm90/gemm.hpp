@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Hopper GEMM kernels as the host sees them: one call for each family of instantiations.
+#pragma once
+
+#include "cuda/sm90/gemm_config.hpp"
+#include "cuda/sm90/gemm_params.hpp"
+#include "sluice/plan.hpp"
+
+namespace sluice::cuda::sm90 {
+
+struct GemmLaunch {
+  Tiling tiling{};
+  DType dtype = DType::kBF16;
+  int device = 0;
+  int sm_count = 0;
+  bool programmatic = false;
+  Stream stream = nullptr;
+};
+
+/// Fills params.order for the tiling and enqueues the kernel. kInternal for a tiling that
+/// tilings() does not list. gate_up.cu, down.cu.
+Status launch_gate_up(const GemmLaunch& launch, GemmParams& params) noexcept;
+Status launch_down(const GemmLaunch& launch, GemmParams& params) noexcept;
+
+}  // namespace sluice::cuda::sm90

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tiling the Hopper GEMM uses for which shape: pure arithmetic, tested on any CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace sluice::cuda::sm90 {
+
+inline constexpr int kTileM = 128;  ///< rows of x a CTA
+
+/// A kernel instantiation and how it walks the output.
+struct Tiling {
+  int tile_n = 192;      ///< weight rows a tile; half of them are output columns of gate_up
+  int cluster = 2;       ///< CTAs that share the weight tile by multicast, 128 rows each
+  bool pingpong = true;  ///< else cooperative
+  int group = 8;         ///< row tiles that are walked together, for L2
+
+  friend bool operator==(const Tiling&, const Tiling&) = default;
+};
+
+/// What the choice depends on. `n` counts weight rows: 2 H for gate_up, D for down.
+struct GemmShape {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  bool gated = false;
+  int sm_count = 132;
+};
+
+/// Time of a shape under a tiling in arbitrary units: waves of tiles, each as long as its weight
+/// rows, over the tiling's measured efficiency. Lower is better.
+[[nodiscard]] double cost(const GemmShape& shape, const Tiling& tiling) noexcept;
+
+/// The tilings that exist for gated or plain GEMMs, in the order of the source.
+[[nodiscard]] std::span<const Tiling> tilings(bool gated) noexcept;
+
+/// All tilings of a shape, cheapest first. Writes at most out.size(), returns how many there are.
+std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept;
+
+/// Columns and rows of one box of the output's tensor map: as wide as a swizzle allows.
+struct OutBox {
+  int cols;
+  int rows;
+};
+[[nodiscard]] OutBox out_box(const Tiling& tiling, bool gated) noexcept;
+
+/// "pp128x192c2g8": schedule, rows x weight rows, cluster, raster group.
+void name_tiling(const Tiling& tiling, std::span<char> out) noexcept;
+
+}  // namespace sluice::cuda::sm90

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a Tiling to its instantiation. Included by the .cu file of each operator.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/launch.hpp"
+#include "cuda/sm90/gemm.cuh"
+#include "cuda/sm90/gemm.hpp"
+
+namespace sluice::cuda::sm90 {
+
+/// The compile-time form of a Tiling.
+template <bool kIsGated, class ElementType, int kN, int kStageCount, int kClusterSize,
+          bool kIsPingpong>
+struct GemmConfig {
+  using Element = ElementType;
+  static constexpr bool kGated = kIsGated;
+  static constexpr bool kPingpong = kIsPingpong;
+  static constexpr int kTileN = kN;
+  static constexpr int kStages = kStageCount;
+  static constexpr int kCluster = kClusterSize;
+  static constexpr int kABytes = kTileM * kTileK * 2;
+  static constexpr int kBBytes = kTileN * kTileK * 2;
+  static constexpr int kStageBytes = kABytes + kBBytes;
+  static constexpr int kOutCols = kGated ? kTileN / 2 : kTileN;
+  static constexpr int kOutBoxCols = kOutCols % 64 == 0 ? 64 : 32;
+  static constexpr int kOutBoxRows = kPingpong ? kTileM : kTileM / 2;
+  static constexpr int kOutBytes = kTileM * kOutCols * 2;
+  static constexpr int kSmemBytes =
+      1024 + kStages * kStageBytes + kOutBytes + 2 * kStages * 8;  // 1024: to align the base
+};
+
+template <class Cfg>
+Status launch_config(const GemmLaunch& launch, GemmParams& p) noexcept {
+  const int rows = kTileM * Cfg::kCluster;
+  p.order.m_tiles = (p.m + rows - 1) / rows;
+  p.order.n_tiles = (p.n + Cfg::kOutCols - 1) / Cfg::kOutCols;
+  p.order.group = launch.tiling.group;
+  p.order.tiles = p.order.m_tiles * p.order.n_tiles;
+  const int clusters = std::min(std::max(1, launch.sm_count / Cfg::kCluster), p.order.tiles);
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(clusters * Cfg::kCluster));
+  shape.block = dim3(kThreads);
+  shape.smem_bytes = Cfg::kSmemBytes;
+  shape.programmatic = launch.programmatic;
+  shape.cluster = Cfg::kCluster;
+  return cuda::launch<gemm<Cfg>>(launch.device, shape, launch.stream, p);
+}
+
+}  // namespace sluice::cuda::sm90

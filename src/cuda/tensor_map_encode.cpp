@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The driver's cuTensorMapEncodeTiled, found at run time: the library links no driver, so that it
+// loads on machines without one.
+#include <cuda_runtime_api.h>
+
+#include "cuda/status.hpp"
+#include "cuda/tensor_map.hpp"
+
+namespace sluice::cuda {
+namespace {
+
+using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
+                                 const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
+                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+// Null where the driver has none; looked up once.
+EncodeTiled find_encode() noexcept {
+  constexpr unsigned kSinceVersion = 12000;
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t code = cudaGetDriverEntryPointByVersion(
+      "cuTensorMapEncodeTiled", &function, kSinceVersion, cudaEnableDefault, &found);
+  if (code != cudaSuccess || found != cudaDriverEntryPointSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return nullptr;
+  }
+  return reinterpret_cast<EncodeTiled>(function);
+}
+
+CUtensorMapDataType data_type(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DType::kF16:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case DType::kF32:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case DType::kF64:
+      break;
+  }
+  return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
+}
+
+CUtensorMapSwizzle swizzle_mode(TensorSwizzle swizzle) {
+  switch (swizzle) {
+    case TensorSwizzle::kNone:
+      return CU_TENSOR_MAP_SWIZZLE_NONE;
+    case TensorSwizzle::kSwizzle32:
+      return CU_TENSOR_MAP_SWIZZLE_32B;
+    case TensorSwizzle::kSwizzle64:
+      return CU_TENSOR_MAP_SWIZZLE_64B;
+    case TensorSwizzle::kSwizzle128:
+      return CU_TENSOR_MAP_SWIZZLE_128B;
+  }
+  return CU_TENSOR_MAP_SWIZZLE_NONE;
+}
+
+}  // namespace
+
+Expected<CUtensorMap> encode(const TensorView& view, const void* base,
+                             TensorSwizzle swizzle) noexcept {
+  static const EncodeTiled encode_tiled = find_encode();
+  if (encode_tiled == nullptr) {
+    return make_error(ErrorCode::kUnsupported, "device: the driver offers no tensor maps");
+  }
+  cuuint64_t dims[TensorView::kMaxRank];
+  cuuint64_t strides[TensorView::kMaxRank];  // of dimensions 1 and up
+  cuuint32_t box[TensorView::kMaxRank];
+  cuuint32_t steps[TensorView::kMaxRank];
+  for (int i = 0; i < view.rank; ++i) {
+    dims[i] = static_cast<cuuint64_t>(view.dims[i]);
+    box[i] = static_cast<cuuint32_t>(view.box[i]);
+    steps[i] = 1;
+    if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(view.strides_bytes[i]);
+  }
+  CUtensorMap map;
+  const CUresult result = encode_tiled(
+      &map, data_type(view.dtype), static_cast<cuuint32_t>(view.rank), const_cast<void*>(base),
+      dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(swizzle),
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    Error error = make_error(ErrorCode::kDevice,
+                             "cuTensorMapEncodeTiled: code %d for a view of %d "
+                             "dimensions",
+                             static_cast<int>(result), view.rank);
+    error.cuda_code = static_cast<int>(result);
+    return error;
+  }
+  return map;
+}
+
+}  // namespace sluice::cuda

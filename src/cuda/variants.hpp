@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA's rows of the variant table.
+#pragma once
+
+#include "core/variant.hpp"
+
+namespace sluice::cuda {
+
+// sm90/prefill.cpp: gate_up, down and mlp on Hopper's tensor cores, bf16 and fp16.
+detail::Reason sm90_supports(const Problem&, const Device&) noexcept;
+std::size_t sm90_configs(const Problem&, const Device&, std::span<Config> out) noexcept;
+std::size_t sm90_payload_bytes(const Plan&) noexcept;
+Status sm90_launch(const Plan&, const Operands&, void* payload, void* header, Stream) noexcept;
+
+inline constexpr detail::Variant kSm90 = {
+    "cuda.sm90", Backend::kCuda, sm90_supports, sm90_configs, sm90_payload_bytes, sm90_launch,
+};
+
+// simt/simt.cpp: CUDA cores, any GPU from sm_75, any shape, layout and alignment.
+detail::Reason simt_supports(const Problem&, const Device&) noexcept;
+std::size_t simt_configs(const Problem&, const Device&, std::span<Config> out) noexcept;
+std::size_t simt_payload_bytes(const Plan&) noexcept;
+Status simt_launch(const Plan&, const Operands&, void* payload, void* header, Stream) noexcept;
+
+inline constexpr detail::Variant kSimt = {
+    "cuda.simt", Backend::kCuda, simt_supports, simt_configs, simt_payload_bytes, simt_launch,
+};
+
+}  // namespace sluice::cuda

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gate and its gradient, once for every backend and the oracle: scalar, host and device.
+// Formulas as documented at sluice::Gate. T is float or double.
+//
+// NaN passes: every clamp is written as "out of range ? bound : v", which is false for NaN.
+// silu(-inf) is NaN (-inf · 0), as in PyTorch and in the formula.
+#pragma once
+
+#include <cmath>
+
+#include "sluice/types.hpp"
+
+#if defined(__CUDACC__)
+#define SLUICE_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define SLUICE_HOST_DEVICE inline
+#endif
+
+namespace sluice::math {
+
+template <class T>
+struct ActValue {
+  T value;
+  T derivative;
+};
+
+/// 1 / (1 + exp(-v)). Absolute error below 2 ulp of 1; exp overflows to infinity and the result to
+/// 0. On the device float takes __expf and __fdividef: 2 + 2 ulp, no slow-path division.
+template <class T>
+SLUICE_HOST_DEVICE T sigmoid(T v) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 4) {
+    // __fdividef(1, y) is 0 for y in (2^126, inf], which is the limit that is wanted here.
+    return __fdividef(1.0F, 1.0F + __expf(-v));
+  }
+#endif
+  return T(1) / (T(1) + std::exp(-v));
+}
+
+namespace detail {
+inline constexpr double kSqrt2OverPi = 0.79788456080286535588;
+inline constexpr double kSqrtHalf = 0.70710678118654752440;
+inline constexpr double kInvSqrt2Pi = 0.39894228040143267794;
+inline constexpr double kGeluCubic = 0.044715;
+}  // namespace detail
+
+/// act(v) alone.
+template <class T>
+SLUICE_HOST_DEVICE T activate(Activation activation, T v, T alpha) {
+  switch (activation) {
+    case Activation::kSilu:
+      return v * sigmoid(alpha * v);
+    case Activation::kGeluTanh: {
+      const T inner = T(detail::kSqrt2OverPi) * (v + T(detail::kGeluCubic) * v * v * v);
+      return v * sigmoid(T(2) * inner);  // (1 + tanh t) / 2 = sigmoid(2t)
+    }
+    case Activation::kGeluErf:
+      return T(0.5) * v * std::erfc(-v * T(detail::kSqrtHalf));
+    case Activation::kRelu:
+      return v < T(0) ? T(0) : v;
+    case Activation::kSigmoid:
+      return sigmoid(alpha * v);
+    case Activation::kIdentity:
+      return v;
+  }
+  return v;
+}
+
+/// act(v) and act'(v). The derivative of relu at 0 is 0, as in PyTorch.
+template <class T>
+SLUICE_HOST_DEVICE ActValue<T> activate_grad(Activation activation, T v, T alpha) {
+  switch (activation) {
+    case Activation::kSilu: {
+      const T s = sigmoid(alpha * v);
+      // The bell s·(1 - s) comes first: it is 0 where alpha·v is large enough to overflow.
+      return {v * s, s + alpha * (v * (s * (T(1) - s)))};
+    }
+    case Activation::kGeluTanh: {
+      const T k = T(detail::kSqrt2OverPi);
+      const T c = T(detail::kGeluCubic);
+      const T s = sigmoid(T(2) * k * (v + c * v * v * v));
+      const T bell = s * (T(1) - s);  // 0 where v·v may overflow; NaN stays NaN
+      const T slope = bell == T(0) ? T(0) : v * bell * (T(1) + T(3) * c * v * v);
+      return {v * s, s + T(2) * k * slope};
+    }
+    case Activation::kGeluErf: {
+      const T cdf = T(0.5) * std::erfc(-v * T(detail::kSqrtHalf));
+      return {v * cdf, cdf + v * T(detail::kInvSqrt2Pi) * std::exp(T(-0.5) * v * v)};
+    }
+    case Activation::kRelu:
+      return {v < T(0) ? T(0) : v, v > T(0) ? T(1) : (v <= T(0) ? T(0) : v)};
+    case Activation::kSigmoid: {
+      const T s = sigmoid(alpha * v);
+      return {s, alpha * s * (T(1) - s)};
+    }
+    case Activation::kIdentity:
+      return {v, T(1)};
+  }
+  return {v, T(1)};
+}
+
+/// h of one element; see sluice::Gate.
+template <class T>
+SLUICE_HOST_DEVICE T gate_mul(const Gate& gate, T g, T u) {
+  const T limit = T(gate.limit);
+  T v = T(gate.gate_multiplier) * g;
+  v = v > limit ? limit : v;
+  u = u > limit ? limit : (u < -limit ? -limit : u);
+  return T(gate.output_multiplier) * activate(gate.activation, v, T(gate.alpha)) *
+         (u + T(gate.up_offset));
+}
+
+template <class T>
+struct GateGrad {
+  T h;
+  T dg;
+  T du;
+};
+
+/// h and the gradients of one element, given dh. Where a clamp cut, its gradient is 0; on the
+/// boundary it passes. NaN in g or u gives NaN in h, and in dg and du as far as their formulas read
+/// the one that is NaN (du does not read u, nor does dg of an identity gate read g).
+template <class T>
+SLUICE_HOST_DEVICE GateGrad<T> gate_mul_grad(const Gate& gate, T g, T u, T dh) {
+  const T limit = T(gate.limit);
+  const T scaled = T(gate.gate_multiplier) * g;
+  const bool cut_g = scaled > limit;
+  const bool cut_u = u > limit || u < -limit;
+  const T v = cut_g ? limit : scaled;
+  const T w = (u > limit ? limit : (u < -limit ? -limit : u)) + T(gate.up_offset);
+  const ActValue<T> act = activate_grad(gate.activation, v, T(gate.alpha));
+  const T out = T(gate.output_multiplier);
+  return {out * act.value * w,
+          cut_g ? T(0) : out * T(gate.gate_multiplier) * act.derivative * w * dh,
+          cut_u ? T(0) : out * act.value * dh};
+}
+
+}  // namespace sluice::math

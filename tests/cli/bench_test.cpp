@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// bench_case: what its rows say follows from the case, the plan and the times.
+#include "harness/bench.hpp"
+
+#include <gtest/gtest.h>
+
+namespace sluice::harness {
+namespace {
+
+TEST(BenchText, GateLayoutAndDtypeAsTheGrammarSpellsThem) {
+  EXPECT_EQ(gate_text(Gate{}), "silu");
+  EXPECT_EQ(gate_text(Gate::clamped_swiglu()), "clamped_swiglu");
+  Gate scaled;
+  scaled.alpha = 1.5F;
+  EXPECT_EQ(gate_text(scaled), "silu(alpha=1.5)");
+  for (const char* layout :
+       {"separate", "concat", "concat+up_first", "interleaved1", "interleaved8+up_first"}) {
+    const auto c = parse_case(std::string("1x16x16:") + layout);
+    ASSERT_TRUE(c);
+    EXPECT_EQ(layout_text(*c), layout);
+  }
+  EXPECT_EQ(dtype_text(parse_case("1x8x8:fp16").value().problem), "fp16");
+  EXPECT_EQ(dtype_text(parse_case("1x8x8:fp32/bf16/fp32").value().problem), "fp32/bf16/fp32");
+}
+
+TEST(BenchRow, FollowsFromCasePlanAndTimes) {
+  Plan made;
+  made.threads = 3;
+  made.workspace_bytes = 1000;
+  Timing timing;
+  timing.median_us = 2;
+  timing.p10_us = 1;
+  timing.p90_us = 3;
+  Ceilings ceilings;
+  ceilings.fma_gflops = 1;
+  const Case c = parse_case("4x64x96:fp32/bf16/fp32:down").value();
+  const Row row = make_row(c, made, timing, ceilings);
+  const double work = 2.0 * 4 * 64 * 96;
+  EXPECT_EQ(row.op, "down");
+  EXPECT_EQ(row.pass, "fwd");
+  EXPECT_DOUBLE_EQ(row.tflops, work / 2 * 1e-6);
+  EXPECT_DOUBLE_EQ(row.roof_fraction.value(), work * 1e-3 / 2);
+  EXPECT_EQ(row.extra_bytes, 1000);
+  EXPECT_EQ(row.peak_bytes, 4 * 96 * 4 + 64 * 96 * 2 + 4 * 64 * 4 + 1000);
+  EXPECT_EQ(row.threads, 3);
+}
+
+TEST(BenchCase, TimesCheckedOperatorsAgainstTheUnfusedPath) {
+  const auto rig = open_rig("cpu");
+  ASSERT_TRUE(rig);
+  BenchOptions options;
+  options.timer = {.min_total_us = 0, .max_total_us = 1e5, .warm_up_us = 0, .min_samples = 3};
+  options.copies = 2;
+  options.model = "mine";
+  options.tp = 2;
+  options.plan.threads = 1;
+  std::vector<std::string> told;
+  options.progress = [&](const std::string& text) { told.push_back(text); };
+  const auto bench = bench_case(parse_case("4x64x96").value(), **rig, Ceilings{}, options);
+  ASSERT_TRUE(bench) << bench.error().message;
+  EXPECT_TRUE(bench->passed());
+  ASSERT_EQ(bench->rows.size(), 1U);
+  const Row& row = bench->rows.front();
+  EXPECT_EQ(row.model, "mine");
+  EXPECT_EQ(row.tp, 2);
+  EXPECT_EQ(row.threads, 1);
+  EXPECT_EQ(row.baseline, "own_unfused");
+  EXPECT_FALSE(row.roof_fraction);
+  EXPECT_GT(row.us, 0);
+  EXPECT_DOUBLE_EQ(row.ratio.value(), row.baseline_us.value() / row.us);
+  EXPECT_EQ(row.rel_err, bench->checks.front().outputs.front().mean_relative_error);
+  EXPECT_FALSE(told.empty());
+}
+
+TEST(BenchCase, RefusesPassesThatAreNotThere) {
+  const auto rig = open_rig("cpu");
+  ASSERT_TRUE(rig);
+  BenchOptions options;
+  options.pass = Pass::kBackward;
+  for (const char* text : {"4x64x96:down", "4x64x96:norm", "4x64x96:residual", "0x64x96"}) {
+    const auto bench = bench_case(parse_case(text).value(), **rig, Ceilings{}, options);
+    ASSERT_FALSE(bench) << text;
+    EXPECT_EQ(bench.error().code, ErrorCode::kInvalidArgument) << text;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::harness

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks cover C exactly once, fit the scratch that the schedule reserves, and keep threads busy;
+// the workspace stays bounded where the tokens do not.
+#include "cpu/blocking.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "cpu/gemm.hpp"
+#include "targets.hpp"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr SimdTarget kTargets[] = {SimdTarget::kEmulated, SimdTarget::kAvx2, SimdTarget::kAvx512};
+
+TEST(Blocking, CoversEveryElementOnce) {
+  for (const SimdTarget target : kTargets) {
+    const GemmKernels& k = gemm_kernels(target);
+    for (const std::int64_t m : {1, 9, 48, 100, 241, 1000}) {
+      for (const std::int64_t panels : {1, 3, 8, 9, 50}) {
+        for (const int threads : {1, 2, 7, 64}) {
+          for (const std::int64_t l2 : {0, 1 << 18, 1 << 21}) {
+            const Blocking b = choose_blocking(m, panels, 8, k, l2, threads);
+            ASSERT_LE(b.panels, 8);
+            std::vector<int> seen(static_cast<std::size_t>(m * panels));
+            for (std::int64_t task = 0; task < b.tasks(); ++task) {
+              const Block block = block_of(b, task, m, panels);
+              ASSERT_GT(block.rows, 0);
+              ASSERT_LE(block.rows, b.rows);
+              ASSERT_GT(block.panels, 0);
+              for (std::int64_t r = block.row; r < block.row + block.rows; ++r) {
+                for (std::int64_t p = block.panel; p < block.panel + block.panels; ++p) {
+                  ++seen[static_cast<std::size_t>(r * panels + p)];
+                }
+              }
+            }
+            for (const int count : seen) ASSERT_EQ(count, 1) << "m " << m << " panels " << panels;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Blocking, GivesEveryThreadWorkWhereThereIsEnough) {
+  for (const SimdTarget target : kTargets) {
+    const GemmKernels& k = gemm_kernels(target);
+    for (const int threads : {2, 3, 8}) {
+      EXPECT_GE(choose_blocking(64, 64, 8, k, 1 << 20, threads).tasks(), threads);
+      EXPECT_GE(choose_blocking(512, 4, 8, k, 1 << 20, threads).tasks(), threads);
+    }
+  }
+}
+
+Plan make_plan(const Problem& problem, int threads) {
+  Plan plan;
+  plan.problem = problem;
+  plan.device.l2_bytes = 1 << 20;
+  plan.threads = threads;
+  return plan;
+}
+
+std::size_t workspace(Problem problem, std::int64_t m, int threads) {
+  problem.m = m;
+  return make_schedule(make_plan(problem, threads), SimdTarget::kAvx512).bytes;
+}
+
+TEST(Schedule, MlpWorkspaceIsBoundedInTokens) {
+  Problem p{.op = Op::kMlp, .d = 4096, .h = 14336};
+  p.norm.enabled = true;
+  const std::size_t pass = workspace(p, kMaxPassRows, 2);
+  for (const std::int64_t m : {2, 3, 8, 64}) EXPECT_EQ(workspace(p, m * kMaxPassRows, 2), pass);
+  // h of a pass, n of a pass, and two threads' panels of at most one L2 and a half each.
+  const std::size_t rows = kMaxPassRows * static_cast<std::size_t>(p.h + p.d) * 2;
+  EXPECT_GE(pass, rows);
+  EXPECT_LE(pass, rows + 2 * 3 * (std::size_t{1} << 20) / 2);
+}
+
+TEST(Schedule, ForwardOperatorsNeedOnlyPanels) {
+  for (const Op op : {Op::kGateUp, Op::kDown}) {
+    const Problem p{.op = op, .d = 4096, .h = 14336};
+    EXPECT_LE(workspace(p, 100000, 4), 4 * 3 * (std::size_t{1} << 20) / 2) << to_string(op);
+  }
+}
+
+TEST(Schedule, ElementwiseNeedsNothing) {
+  for (const Op op : {Op::kGateMul, Op::kGateMulGrad}) {
+    EXPECT_EQ(workspace(Problem{.op = op, .h = 777}, 50, 8), 0U) << to_string(op);
+  }
+}
+
+TEST(Schedule, FewTokensUseDotProducts) {
+  for (const Op op : {Op::kGateUp, Op::kDown, Op::kMlp}) {
+    Problem p{.op = op, .m = DotKernels::kMaxTokens, .d = 64, .h = 64};
+    EXPECT_TRUE(make_schedule(make_plan(p, 2), SimdTarget::kAvx2).dots);
+    ++p.m;
+    EXPECT_FALSE(make_schedule(make_plan(p, 2), SimdTarget::kAvx2).dots);
+  }
+}
+
+// Threads beyond the tasks would each reserve panels for nothing.
+TEST(Schedule, ReservesNoScratchForIdleThreads) {
+  const Problem p{.op = Op::kDown, .m = DotKernels::kMaxTokens + 1, .d = 8, .h = 8};
+  const Schedule s = make_schedule(make_plan(p, 200), SimdTarget::kAvx512);
+  EXPECT_EQ(s.threads, s.down.tasks());
+  EXPECT_LT(s.threads, 200);
+}
+
+}  // namespace
+}  // namespace sluice::cpu

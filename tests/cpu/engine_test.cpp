@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every operator on every target of this CPU against the oracle, and the same bits for any number
+// of threads.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "problems.hpp"
+#include "targets.hpp"
+
+namespace sluice::test {
+namespace {
+
+class Engine : public testing::TestWithParam<std::string> {
+ protected:
+  void verify(const std::string& text, int threads = 0) const {
+    const harness::Case c = parse(text);
+    auto rig = harness::open_rig("cpu");
+    ASSERT_TRUE(rig) << rig.error().message;
+    Options options;
+    options.variant = "cpu.simd";
+    options.config = GetParam().c_str();
+    options.threads = threads;
+    const auto report = harness::verify_case(c, **rig, options);
+    ASSERT_TRUE(report) << text << ": " << report.error().message;
+    EXPECT_EQ(report->variant, "cpu.simd");
+    EXPECT_EQ(report->config, GetParam());
+    EXPECT_TRUE(report->passed()) << report->text();
+  }
+};
+
+TEST_P(Engine, MatchesTheOracleForEveryOperator) {
+  for (const std::string& text : full_cases()) verify(text);
+}
+
+TEST_P(Engine, MatchesTheOracleForEveryActivationAndType) {
+  for (const char* gate : {"silu", "gelu_tanh", "gelu_erf", "relu", "sigmoid", "identity",
+                           "silu(alpha=1.7,limit=0.5,up_offset=1,gate_multiplier=1.3,"
+                           "output_multiplier=2)"}) {
+    for (const char* dtype : {"bf16", "fp16", "fp32", "fp32/bf16/fp32", "fp32/fp16/fp32"}) {
+      for (const char* shape : {"2x50x40:mlp:", "41x50x40:mlp:", "41x50x40:mlp_grad:"}) {
+        verify(std::string(shape) + dtype + ":" + gate);
+      }
+    }
+  }
+}
+
+TEST_P(Engine, MatchesTheOracleForEveryNumberOfFewTokens) {
+  for (const int m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 15, 16, 17, 18, 33}) {
+    verify(std::to_string(m) + "x67x131:mlp:bf16");
+    verify(std::to_string(m) + "x33x40:mlp:fp32");
+  }
+}
+
+TEST_P(Engine, ExactOnIntegers) {
+  for (const char* text :
+       {"6x300x90:mlp:bf16:identity:fill=integers", "70x300x90:mlp:bf16:identity:fill=integers",
+        "70x90x300:gate_up:fp16:identity:fill=integers:interleaved1",
+        "70x90x300:mlp_grad:fp32:identity:fill=integers",
+        "70x90x300:mlp_grad:bf16:identity:fill=integers:recompute:accumulate"}) {
+    verify(text);
+  }
+}
+
+TEST_P(Engine, SpecialValuesPropagate) {
+  for (const char* text : {"4x80x60:mlp:bf16:fill=special", "40x80x60:mlp:bf16:fill=special",
+                           "40x80x60:gate_mul:fp16:clamped_swiglu:fill=special",
+                           "40x80x60:gate_mul_grad:bf16:gelu_erf:fill=special",
+                           "40x80x60:gate_up_grad:fp32:gelu_tanh:fill=special"}) {
+    verify(text);
+  }
+}
+
+TEST_P(Engine, TakesAnyAlignmentStrideAndBroadcast) {
+  for (const std::string& text : full_cases()) {
+    verify(text + ":pad=3");
+    const bool has_fp32 = text.find("fp32") != std::string::npos ||
+                          text.find("mlp_grad") != std::string::npos;  // dw is fp32 by default
+    verify(text + (has_fp32 ? ":align=4" : ":align=2"));
+    if (text.find("down") != 0) verify(text + ":broadcast");
+  }
+}
+
+TEST_P(Engine, SkipsOutputsThatAreNull) {
+  for (const std::string& text : full_cases()) verify(text + ":minimal");
+}
+
+// Several passes over the weights (kMaxPassRows), the last one short.
+TEST_P(Engine, MoreTokensThanOnePass) {
+  verify("1101x20x24:mlp:bf16:add_norm:residual_norm_input:save");
+  verify("1101x20x24:mlp:fp32:residual:pad=1");
+}
+
+// K beyond several blocks of the GEMM and of the dot products.
+TEST_P(Engine, LongSums) {
+  verify("2x9000x16:mlp:bf16");
+  verify("45x1300x1100:mlp:fp32");
+}
+
+TEST_P(Engine, SameBitsForAnyNumberOfThreads) {
+  for (const std::string& text : full_cases()) {
+    const harness::Case c = parse(text);
+    const auto expected = bits_of(c, GetParam(), 1);
+    for (const int threads : {1, 2, 3, 8}) {
+      EXPECT_EQ(bits_of(c, GetParam(), threads), expected) << text << ", " << threads << " threads";
+    }
+  }
+}
+
+// A token's result is the same beside 32 and beside 199 others: the GEMM's sums know no neighbours.
+TEST_P(Engine, TokensDoNotDependOnTheirBatch) {
+  const auto rows = [&](const std::string& text) {
+    return bits_of(parse(text), GetParam(), 2).at(0);
+  };
+  const std::vector<char> few = rows("33x70x140:mlp:fp32");
+  const std::vector<char> many = rows("200x70x140:mlp:fp32");
+  EXPECT_EQ(
+      few, std::vector<char>(many.begin(), many.begin() + static_cast<std::ptrdiff_t>(few.size())));
+}
+
+INSTANTIATE_TEST_SUITE_P(Configs, Engine, testing::ValuesIn(configs()), [](const auto& info_of) {
+  return info_of.param.substr(info_of.param.rfind('.') + 1);
+});
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packing and register tiles of every target: small integers, so every sum is exact in fp32 and any
+// wrong index or order of storage shows.
+#include "cpu/gemm.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "math/float_types.hpp"
+#include "targets.hpp"
+
+namespace sluice::cpu {
+namespace {
+
+// A matrix of small integers in its own memory, exactly as large as its elements.
+class IntegerMatrix {
+ public:
+  IntegerMatrix(DType dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed)
+      : bytes_(static_cast<std::size_t>(rows * cols * size_bytes(dtype))),
+        matrix_(dense(bytes_.data(), dtype, rows, cols)) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) {
+        seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
+        math::store(matrix_.at(r, c), dtype, static_cast<double>(seed >> 61) - 3);
+      }
+    }
+  }
+  [[nodiscard]] const Matrix& matrix() const { return matrix_; }
+  [[nodiscard]] float at(std::int64_t r, std::int64_t c) const {
+    return static_cast<float>(math::load(matrix_.at(r, c), matrix_.dtype));
+  }
+
+ private:
+  std::vector<char> bytes_;
+  Matrix matrix_;
+};
+
+struct Form {
+  Rows a_rows;
+  Rows b_rows;
+  bool paired;
+};
+
+// C = A·B of m x n (or of two n-column halves) over k, block by block, against plain loops.
+void check(const GemmKernels& kernels, DType dtype, Form form, std::int64_t m, std::int64_t n,
+           std::int64_t k) {
+  const auto stored = [&](Rows rows, std::int64_t lines, std::uint64_t seed) {
+    return rows == Rows::kLines ? IntegerMatrix(dtype, lines, k, seed)
+                                : IntegerMatrix(dtype, k, lines, seed);
+  };
+  const IntegerMatrix a = stored(form.a_rows, m, 1);
+  const IntegerMatrix b = stored(form.b_rows, n, 2);
+  const IntegerMatrix pair = stored(form.b_rows, n, 3);
+  const auto value = [](const IntegerMatrix& x, Rows rows, std::int64_t line, std::int64_t step) {
+    return rows == Rows::kLines ? x.at(line, step) : x.at(step, line);
+  };
+  Product product{
+      .a = a.matrix(), .a_rows = form.a_rows, .b = b.matrix(), .b_rows = form.b_rows, .k = k};
+  if (form.paired) product.pair = pair.matrix();
+  const std::int64_t lanes = kernels.lanes;
+  const std::int64_t panel_cols = form.paired ? lanes : 2 * lanes;
+  const std::int64_t panels = ceil_div(n, panel_cols);
+  const std::int64_t tiles = ceil_div(m, kernels.tile_rows);
+  std::vector<float> packed_a(static_cast<std::size_t>(tiles * kernels.a_width * kBlockK));
+  std::vector<float> packed_b(static_cast<std::size_t>(panels * 2 * lanes * kBlockK));
+  std::vector<float> c(static_cast<std::size_t>(m * panels * 2 * lanes));
+  // Two blocks of rows, and of panels where there are two.
+  const Blocking cut{ceil_div(m, 2), ceil_div(m, ceil_div(m, 2)), ceil_div(panels, 2),
+                     ceil_div(panels, ceil_div(panels, 2))};
+  for (std::int64_t task = 0; task < cut.tasks(); ++task) {
+    const Block block = block_of(cut, task, m, panels);
+    const Scratch scratch{packed_a.data(), packed_b.data(), c.data(), nullptr};
+    multiply(kernels, {&product, 1}, block, scratch, c.data());
+    for (std::int64_t i = 0; i < block.rows; ++i) {
+      for (std::int64_t j = 0; j < block.panels * 2 * lanes; ++j) {
+        const bool second = form.paired && j % (2 * lanes) >= lanes;
+        const std::int64_t col = form.paired ? (block.panel + j / (2 * lanes)) * lanes + j % lanes
+                                             : block.panel * 2 * lanes + j;
+        float expected = 0;
+        for (std::int64_t step = 0; col < n && step < k; ++step) {
+          expected += value(a, form.a_rows, block.row + i, step) *
+                      value(second ? pair : b, form.b_rows, col, step);
+        }
+        const float got = c[static_cast<std::size_t>(i * block.panels * 2 * lanes + j)];
+        ASSERT_EQ(got, expected) << "m " << m << " n " << n << " k " << k << " at " << block.row + i
+                                 << ", " << j << " of panel " << block.panel;
+      }
+    }
+  }
+}
+
+class Gemm : public testing::TestWithParam<SimdTarget> {};
+
+TEST_P(Gemm, ExactForEveryFormAndType) {
+  const GemmKernels& kernels = gemm_kernels(GetParam());
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    for (const Form form :
+         {Form{Rows::kLines, Rows::kLines, false}, Form{Rows::kLines, Rows::kLines, true},
+          Form{Rows::kLines, Rows::kSteps, false}, Form{Rows::kSteps, Rows::kSteps, false}}) {
+      check(kernels, dtype, form, 29, 71, 37);
+      check(kernels, dtype, form, 3, 5, kBlockK + 1);
+    }
+  }
+}
+
+TEST_P(Gemm, ExactForEveryTileHeightWidthAndTail) {
+  const GemmKernels& kernels = gemm_kernels(GetParam());
+  for (std::int64_t m = 1; m <= 2 * kernels.tile_rows + 1; ++m) {
+    check(kernels, DType::kBF16, {Rows::kLines, Rows::kLines, true}, m, 17, 19);
+    check(kernels, DType::kF32, {Rows::kSteps, Rows::kSteps, false}, m, 33, 5);
+  }
+  for (std::int64_t n = 1; n <= std::int64_t{2} * kernels.lanes + 1; ++n) {
+    check(kernels, DType::kF16, {Rows::kLines, Rows::kLines, false}, 2, n, 7);
+    check(kernels, DType::kF16, {Rows::kLines, Rows::kSteps, false}, 2, n, 7);
+  }
+  for (std::int64_t k = 1; k <= std::int64_t{2} * kernels.lanes + 1; ++k) {
+    check(kernels, DType::kBF16, {Rows::kLines, Rows::kLines, false}, 5, 9, k);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, Gemm, testing::ValuesIn(test::targets()),
+                         [](const auto& info_of) { return std::string(to_string(info_of.param)); });
+
+}  // namespace
+}  // namespace sluice::cpu

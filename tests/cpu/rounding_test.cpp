@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where intermediates are rounded to x's type, on numbers for which it shows: r, n and h. Bounds
+// against the oracle are too wide to see a rounding that is missing.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "math/float_types.hpp"
+#include "sluice/sluice.hpp"
+#include "targets.hpp"
+
+namespace sluice::test {
+namespace {
+
+using Elements = std::vector<math::BF16>;
+
+Elements bf16(const std::vector<double>& values, std::int64_t times = 1) {
+  Elements out;
+  for (std::int64_t i = 0; i < times; ++i) {
+    for (const double v : values) out.push_back(math::to_bf16(v));
+  }
+  return out;
+}
+
+double round_bf16(double v) { return math::rounded(v, DType::kBF16); }
+
+// 1 and 40 tokens: dot products and GEMM.
+constexpr std::int64_t kTokens[] = {1, 40};
+
+void run_on(const Problem& problem, const std::string& config, const Operands& operands) {
+  Options options;
+  options.variant = "cpu.simd";
+  options.config = config.c_str();
+  const auto made = plan(problem, cpu_device(), options);
+  ASSERT_TRUE(made) << made.error().message;
+  std::vector<char> memory(made->workspace_bytes + kWorkspaceAlignment);
+  const auto base = reinterpret_cast<std::uintptr_t>(memory.data());
+  const std::uintptr_t aligned = (base + kWorkspaceAlignment - 1) & ~(kWorkspaceAlignment - 1);
+  const Workspace workspace{memory.data() + (aligned - base), made->workspace_bytes};
+  const Status ran = run(*made, operands, workspace, nullptr);
+  ASSERT_TRUE(ran) << ran.error().message;
+}
+
+Problem one_by_one(Op op, std::int64_t m, std::int64_t d) {
+  Problem p{.op = op, .m = m, .d = d, .h = 1};
+  p.y_dtype = DType::kF32;
+  p.gate.activation = Activation::kIdentity;
+  p.alignment_bytes = 4;
+  return p;
+}
+
+TEST(Rounding, HiddenIsRoundedBetweenGateUpAndDown) {
+  const double w = 1.0078125;  // its square needs 15 bits
+  const Elements w_gate = bf16({w});
+  const Elements w_down = bf16({1.0});
+  for (const std::int64_t m : kTokens) {
+    const Elements x = bf16({1.0}, m);
+    for (const std::string& config : configs()) {
+      std::vector<float> y(static_cast<std::size_t>(m));
+      Operands operands;
+      operands.x = x.data();
+      operands.w_gate = operands.w_up = w_gate.data();
+      operands.w_down = w_down.data();
+      operands.y = y.data();
+      run_on(one_by_one(Op::kMlp, m, 1), config, operands);
+      for (const float v : y) ASSERT_EQ(static_cast<double>(v), round_bf16(w * w)) << config;
+    }
+  }
+}
+
+TEST(Rounding, NormInputIsRoundedBeforeItIsUsed) {
+  const Elements zero = bf16({0.0});
+  const Elements one = bf16({1.0});
+  for (const std::int64_t m : kTokens) {
+    const Elements x = bf16({256.0}, m);
+    const Elements residual = bf16({1.0}, m);  // 257 is no bf16
+    Problem p = one_by_one(Op::kMlp, m, 1);
+    p.norm.enabled = p.norm.add = true;
+    p.residual = Residual::kNormInput;
+    for (const std::string& config : configs()) {
+      std::vector<float> y(static_cast<std::size_t>(m));
+      Operands operands;
+      operands.x = x.data();
+      operands.x_residual = residual.data();
+      operands.norm_weight = one.data();
+      operands.w_gate = operands.w_up = operands.w_down = zero.data();
+      operands.y = y.data();
+      run_on(p, config, operands);
+      for (const float v : y) ASSERT_EQ(static_cast<double>(v), round_bf16(257.0)) << config;
+    }
+  }
+}
+
+TEST(Rounding, NormOutputIsRoundedBeforeItIsUsed) {
+  const std::vector<double> row = {1.0, 1.0078125};
+  const double scale = 1 / std::sqrt((row[0] * row[0] + row[1] * row[1]) / 2 + 1e-5);
+  const double expected = round_bf16(row[0] * scale) - round_bf16(row[1] * scale);
+  ASSERT_NE(expected, round_bf16((row[0] - row[1]) * scale));  // else nothing is tested
+  const Elements weight = bf16({1.0, 1.0});
+  const Elements difference = bf16({1.0, -1.0});
+  for (const std::int64_t m : kTokens) {
+    const Elements x = bf16(row, m);
+    Problem p = one_by_one(Op::kGateUp, m, 2);
+    p.norm.enabled = true;
+    p.save_g_u = true;
+    for (const std::string& config : configs()) {
+      Elements g(static_cast<std::size_t>(m));
+      Elements u(g.size());
+      Elements h(g.size());
+      Operands operands;
+      operands.x = x.data();
+      operands.norm_weight = weight.data();
+      operands.w_gate = operands.w_up = difference.data();
+      operands.g = g.data();
+      operands.u = u.data();
+      operands.h = h.data();
+      run_on(p, config, operands);
+      for (const math::BF16 v : g) {
+        ASSERT_EQ(static_cast<double>(math::widen(v)), expected) << config;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::test

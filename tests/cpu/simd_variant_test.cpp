@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What cpu.simd takes, refuses and offers: reasons, configs, choice by target.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "sluice/sluice.hpp"
+#include "targets.hpp"
+
+namespace sluice::test {
+namespace {
+
+std::string reason(const Problem& problem) {
+  for (const Refusal& r : explain(problem, cpu_device()).variants) {
+    if (r.variant == "cpu.simd") return r.reason;
+  }
+  return "no such variant";
+}
+
+Problem typed(Op op, DType x, DType w, DType y) {
+  Problem p{.op = op, .m = 4, .d = 8, .h = 8};
+  p.x_dtype = x;
+  p.w_dtype = w;
+  p.y_dtype = y;
+  return p;
+}
+
+TEST(SimdVariant, TakesDocumentedTypes) {
+  constexpr DType kB = DType::kBF16;
+  constexpr DType kH = DType::kF16;
+  constexpr DType kS = DType::kF32;
+  for (int op = 0; op < kOpCount; ++op) {
+    const auto o = static_cast<Op>(op);
+    for (const DType x : {kB, kH, kS}) {
+      EXPECT_EQ(reason(typed(o, x, x, x)), "") << to_string(o);
+      EXPECT_EQ(reason(typed(o, x, x, kS)), "") << to_string(o);
+    }
+    EXPECT_EQ(reason(typed(o, kS, kB, kS)), "") << to_string(o);
+    EXPECT_EQ(reason(typed(o, kS, kH, kS)), "") << to_string(o);
+  }
+}
+
+TEST(SimdVariant, RefusesOtherTypesWithAReason) {
+  EXPECT_EQ(reason(typed(Op::kMlp, DType::kF64, DType::kF64, DType::kF64)),
+            "x is fp64, the engine computes in fp32");
+  EXPECT_EQ(reason(typed(Op::kMlp, DType::kBF16, DType::kF16, DType::kBF16)),
+            "weights are fp16 with x of bf16; wanted bf16, or x of fp32");
+  EXPECT_EQ(reason(typed(Op::kDown, DType::kBF16, DType::kBF16, DType::kF16)),
+            "y is fp16 with x of bf16; wanted bf16 or fp32");
+  EXPECT_EQ(reason(typed(Op::kMlpGrad, DType::kF32, DType::kF32, DType::kBF16)),
+            "dy is bf16 with x of fp32; wanted fp32 or fp32");
+  Problem grad = typed(Op::kMlpGrad, DType::kF32, DType::kF32, DType::kF32);
+  grad.dw_dtype = DType::kF64;
+  EXPECT_EQ(reason(grad), "dw_gate is fp64, the engine computes in fp32");
+  // What an operator does not touch may be of any type.
+  EXPECT_EQ(reason(typed(Op::kGateMul, DType::kBF16, DType::kF64, DType::kF64)), "");
+}
+
+TEST(SimdVariant, RefusedProblemsGoToTheReference) {
+  const auto made = plan(typed(Op::kMlp, DType::kF64, DType::kF64, DType::kF64), cpu_device());
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_STREQ(made->variant_name(), "cpu.reference");
+}
+
+TEST(SimdVariant, OffersTheTargetsOfTheDeviceBestFirst) {
+  const Problem p = typed(Op::kMlp, DType::kBF16, DType::kBF16, DType::kBF16);
+  Device device;
+  device.simd_targets = 0b111;
+  EXPECT_EQ(config_names("cpu.simd", p, device),
+            (std::vector<std::string>{"cpu.simd.avx512", "cpu.simd.avx2", "cpu.simd.emulated"}));
+  device.simd_targets = 0b011;
+  EXPECT_EQ(config_names("cpu.simd", p, device),
+            (std::vector<std::string>{"cpu.simd.avx2", "cpu.simd.emulated"}));
+  device.simd_targets = 0b001;
+  EXPECT_EQ(plan(p, device)->config.name, std::string("cpu.simd.emulated"));
+}
+
+TEST(SimdVariant, ForcingATargetTheDeviceLacksIsRefused) {
+  const Problem p = typed(Op::kMlp, DType::kBF16, DType::kBF16, DType::kBF16);
+  Device device;
+  device.simd_targets = 0b001;
+  Options options;
+  options.variant = "cpu.simd";
+  options.config = "cpu.simd.avx512";
+  const auto made = plan(p, device, options);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(SimdVariant, AThisCpuHasAtLeastTheEmulatedTarget) {
+  EXPECT_FALSE(configs().empty());
+  EXPECT_EQ(configs().front(), "cpu.simd.emulated");
+}
+
+}  // namespace
+}  // namespace sluice::test

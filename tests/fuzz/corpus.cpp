@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes the seed corpora: sluice_fuzz_corpus FOLDER makes one folder for each fuzz target.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "tests/format/safetensors_image.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace sluice::harness::format_test;
+
+bool write(const fs::path& folder, const char* name, const std::string& bytes) {
+  fs::create_directories(folder);
+  std::ofstream file(folder / name, std::ios::binary);
+  file << bytes << std::flush;
+  return file.good();
+}
+
+// Header, NUL, data: what fuzz_image.hpp makes an image of.
+std::string seed(const std::string& image) {
+  std::size_t header_bytes = 0;
+  for (std::size_t i = 0; i < 8; ++i) {
+    header_bytes |= static_cast<std::size_t>(static_cast<unsigned char>(image[i])) << (8 * i);
+  }
+  return image.substr(8, header_bytes) + '\0' + image.substr(8 + header_bytes);
+}
+
+TensorSet layer(bool merged) {
+  TensorSet set;
+  const std::string mlp = "model.layers.0.mlp.";
+  set.add("model.embed_tokens.weight", {3, 2});
+  if (merged) {
+    set.add(mlp + "gate_up_proj.weight", {6, 2}).add(mlp + "gate_up_proj.bias", {6});
+  } else {
+    set.add(mlp + "gate_proj.weight", {3, 2}).add(mlp + "up_proj.weight", {3, 2});
+  }
+  set.add(mlp + "down_proj.weight", {2, 3});
+  set.add("model.layers.0.post_attention_layernorm.weight", {2});
+  return set;
+}
+
+bool write_all(const fs::path& root) {
+  const std::string settings =
+      R"("__metadata__":{"hidden_act":"gelu","rms_norm_eps":"1e-6","name":"a/b"})";
+  bool good = true;
+  for (const char* target : {"safetensors", "checkpoint"}) {
+    const fs::path folder = root / target;
+    good &= write(folder, "empty", "{}");
+    good &= write(folder, "raw", "r" + image("{}", ""));
+    good &= write(folder, "types",
+                  "{" + entry("a", "BF16", "[2,2]", 0, 8) + "," + entry("b", "F64", "[]", 8, 16) +
+                      "," + entry("c", "F4", "[4,0]", 16, 16) + "}" + std::string(17, '\0'));
+    good &= write(folder, "separate", seed(layer(false).bytes()));
+    good &= write(folder, "merged", seed(layer(true).bytes(settings)));
+  }
+  const fs::path index = root / "index";
+  good &=
+      write(index, "one", R"({"metadata":{"total_size":8},"weight_map":{"a":"b.safetensors"}})");
+  good &= write(index, "escape", R"({"weight_map":{"a":"../b","c":"\u0000","d":"\\"}})");
+  return good;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: sluice_fuzz_corpus FOLDER\n");
+    return 2;
+  }
+  return write_all(argv[1]) ? 0 : 1;
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Hopper GEMM's choice of tiling, and what cuda.sm90 takes and refuses: arithmetic, on any CPU.
+#include "cuda/sm90/gemm_config.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "harness/case.hpp"
+#include "sluice/plan.hpp"
+
+namespace sluice {
+namespace {
+
+using cuda::sm90::GemmShape;
+using cuda::sm90::Tiling;
+
+constexpr int kSmCount = 132;
+constexpr std::int64_t kTokens[] = {0, 1, 127, 128, 129, 256, 257, 512, 1000, 2048, 4096, 16384};
+
+Device h200() {
+  Device device;
+  device.backend = Backend::kCuda;
+  device.arch = Arch::kHopper;
+  device.compute_capability = 90;
+  device.sm_count = kSmCount;
+  device.smem_per_block_bytes = 232448;
+  device.cooperative_launch = true;
+  return device;
+}
+
+Device a100() {
+  Device device = h200();
+  device.arch = Arch::kAmpere;
+  device.compute_capability = 80;
+  device.sm_count = 108;
+  device.smem_per_block_bytes = 166912;
+  return device;
+}
+
+GemmShape gate_up(std::int64_t m, std::int64_t d, std::int64_t h) {
+  return {.m = m, .n = 2 * h, .k = d, .gated = true, .sm_count = kSmCount};
+}
+GemmShape down(std::int64_t m, std::int64_t d, std::int64_t h) {
+  return {.m = m, .n = d, .k = h, .gated = false, .sm_count = kSmCount};
+}
+
+// Every size of token count, both operators, shapes with and without tails.
+std::vector<GemmShape> many_shapes() {
+  std::vector<GemmShape> shapes;
+  for (const std::int64_t m : kTokens) {
+    for (const auto& [d, h] : {std::pair{64, 8}, {576, 1536}, {2048, 8192}, {4096, 14336}}) {
+      shapes.push_back(gate_up(m, d, h));
+      shapes.push_back(down(m, d, h));
+    }
+  }
+  return shapes;
+}
+
+std::string name_of(const Tiling& tiling) {
+  char text[24];
+  cuda::sm90::name_tiling(tiling, text);
+  return text;
+}
+
+std::vector<Tiling> ranking(const GemmShape& shape) {
+  std::array<Tiling, 8> out;
+  const std::size_t count = cuda::sm90::ranked(shape, out);
+  EXPECT_LE(count, out.size());
+  return {out.begin(), out.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
+std::string best(const GemmShape& shape) { return name_of(ranking(shape).front()); }
+
+// What name_tiling() says, read back.
+Tiling parse(const std::string& name) {
+  char kind[3];
+  int rows = 0;
+  Tiling t;
+  EXPECT_EQ(
+      std::sscanf(name.c_str(), "%2[a-z]%dx%dc%dg%d", kind, &rows, &t.tile_n, &t.cluster, &t.group),
+      5)
+      << name;
+  EXPECT_EQ(rows, cuda::sm90::kTileM);
+  t.pingpong = std::string(kind) == "pp";
+  EXPECT_TRUE(t.pingpong || std::string(kind) == "co") << name;
+  return t;
+}
+
+TEST(GemmConfig, NamesRoundTripAndAreUnique) {
+  for (const bool gated : {false, true}) {
+    std::set<std::string> names;
+    for (const Tiling& tiling : cuda::sm90::tilings(gated)) {
+      EXPECT_EQ(parse(name_of(tiling)), tiling);
+      EXPECT_TRUE(names.insert(name_of(tiling)).second) << name_of(tiling);
+    }
+    EXPECT_FALSE(names.empty());
+  }
+}
+
+TEST(GemmConfig, RanksEveryTilingOnceCheapestFirst) {
+  for (const GemmShape& shape : many_shapes()) {
+    const std::vector<Tiling> order = ranking(shape);
+    const auto source = cuda::sm90::tilings(shape.gated);
+    ASSERT_EQ(order.size(), source.size());
+    for (const Tiling& tiling : source) {
+      EXPECT_EQ(std::count(order.begin(), order.end(), tiling), 1) << name_of(tiling);
+    }
+    for (std::size_t i = 1; i < order.size(); ++i) {
+      const double before = cuda::sm90::cost(shape, order[i - 1]);
+      const double after = cuda::sm90::cost(shape, order[i]);
+      EXPECT_LE(before, after) << shape.m << "x" << shape.n << " " << name_of(order[i]);
+      if (before == after) {  // ties stay in source order
+        EXPECT_LT(std::find(source.begin(), source.end(), order[i - 1]),
+                  std::find(source.begin(), source.end(), order[i]));
+      }
+    }
+  }
+}
+
+TEST(GemmConfig, AShortSpanReceivesTheCheapest) {
+  const GemmShape shape = gate_up(512, 4096, 14336);
+  std::array<Tiling, 2> out;
+  EXPECT_EQ(cuda::sm90::ranked(shape, out), cuda::sm90::tilings(true).size());
+  const std::vector<Tiling> all = ranking(shape);
+  EXPECT_EQ(out[0], all[0]);
+  EXPECT_EQ(out[1], all[1]);
+  EXPECT_EQ(cuda::sm90::ranked(shape, {}), all.size());
+}
+
+TEST(GemmConfig, MoreTokensNeverCostLess) {
+  for (const bool gated : {false, true}) {
+    for (const Tiling& tiling : cuda::sm90::tilings(gated)) {
+      double before = 0;
+      for (std::int64_t m = 0; m <= 5000; m += 37) {
+        const GemmShape shape = gated ? gate_up(m, 4096, 14336) : down(m, 4096, 14336);
+        const double now = cuda::sm90::cost(shape, tiling);
+        EXPECT_GE(now, before) << name_of(tiling) << " at m = " << m;
+        before = now;
+      }
+    }
+  }
+}
+
+TEST(GemmConfig, ADeviceSmallerThanAClusterHasACost) {
+  GemmShape shape = gate_up(512, 4096, 14336);
+  shape.sm_count = 1;
+  for (const Tiling& tiling : cuda::sm90::tilings(true)) {
+    EXPECT_GT(cuda::sm90::cost(shape, tiling), 0);
+  }
+}
+
+// Waves on 132 SMs are what separates the tilings. The reasons name waves x weight rows over the
+// efficiency of gemm_config.cpp for the choice and the runner-up.
+TEST(GemmConfig, GoldenChoicesOfGateUp) {
+  // One row tile: a cluster of two would multiply nothing in its second CTA, and alone 128 columns
+  // cost nothing in L2. 224 tiles, 2 waves: 256 / 0.955 against 150 tiles, 2 waves: 384.
+  EXPECT_EQ(best(gate_up(1, 4096, 14336)), "pp128x128c1g16");
+  EXPECT_EQ(best(gate_up(128, 4096, 14336)), "pp128x128c1g16");
+  // Two row tiles: 112 tiles on 66 clusters, 2 waves: 512 / 0.975 against 4 of 128: 512 / 0.955.
+  EXPECT_EQ(best(gate_up(129, 4096, 14336)), "co128x256c2g8");
+  // 448 tiles, 7 waves: 896 / 0.955 = 938 against 300 tiles, 5 waves (the last of 36): 960.
+  EXPECT_EQ(best(gate_up(512, 4096, 14336)), "pp128x128c2g8");
+  // 448 tiles of 256, 7 waves: 1792 / 0.975 = 1838 against 14 waves of 128: 1792 / 0.955 = 1876.
+  EXPECT_EQ(best(gate_up(1024, 4096, 14336)), "co128x256c2g8");
+  // 19 waves of 192 (18.2 are full): 3648 against 14 waves of 256: 3584 / 0.975 = 3676.
+  EXPECT_EQ(best(gate_up(2048, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up(4096, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up(16384, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up(256, 8192, 28672)), "pp128x128c2g8");
+  EXPECT_EQ(best(gate_up(512, 8192, 28672)), "co128x256c2g8");
+  EXPECT_EQ(best(gate_up(2048, 8192, 28672)), "pp128x192c2g8");
+  // 1110 tiles of 192, 17 waves (16.8 are full): 3264 against 13 waves of 256: 3379.
+  EXPECT_EQ(best(gate_up(512, 16384, 53248)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up(4096, 16384, 53248)), "pp128x192c2g8");
+}
+
+TEST(GemmConfig, GoldenChoicesOfDown) {
+  // All tiles fit one wave: the narrower ones are done first; ties go to the source's order.
+  EXPECT_EQ(best(down(1, 4096, 14336)), "pp128x128c2g8");
+  EXPECT_EQ(best(down(512, 4096, 14336)), "pp128x128c2g8");
+  // 128 tiles on 66 clusters, 2 waves: 256 / 0.955 against 88 tiles, 2 waves: 384.
+  EXPECT_EQ(best(down(1024, 4096, 14336)), "pp128x128c2g8");
+  EXPECT_EQ(best(down(4096, 4096, 14336)), "pp128x128c2g8");
+  // 704 tiles of 192, 11 waves: 2112 against 16 waves of 128: 2048 / 0.955 = 2145.
+  EXPECT_EQ(best(down(8192, 4096, 14336)), "pp128x192c2g8");
+  // 128 tiles of 128 without clusters, 1 wave, against 2 waves of clusters.
+  EXPECT_EQ(best(down(128, 16384, 53248)), "pp128x128c1g16");
+  EXPECT_EQ(best(down(8192, 8192, 28672)), "pp128x192c2g8");
+}
+
+TEST(GemmConfig, OutBoxesFillTheTileAndASwizzleSpan) {
+  for (const bool gated : {false, true}) {
+    for (const Tiling& tiling : cuda::sm90::tilings(gated)) {
+      const cuda::sm90::OutBox box = cuda::sm90::out_box(tiling, gated);
+      const int cols = gated ? tiling.tile_n / 2 : tiling.tile_n;
+      EXPECT_EQ(cols % box.cols, 0) << name_of(tiling);
+      EXPECT_TRUE(box.cols == 32 || box.cols == 64) << name_of(tiling);
+      // pingpong stores the tile at once, cooperative the rows of one consumer.
+      EXPECT_EQ(box.rows * (tiling.pingpong ? 1 : 2), cuda::sm90::kTileM) << name_of(tiling);
+    }
+  }
+}
+
+Problem problem_of(const std::string& text) { return harness::parse_case(text).value().problem; }
+
+// "" where cuda.sm90 takes the problem, else its reason.
+std::string reason_of(const Problem& problem, const Device& device) {
+  for (const Refusal& row : explain(problem, device).variants) {
+    if (row.variant == "cuda.sm90") return row.reason;
+  }
+  return "no cuda.sm90 in the table";
+}
+
+TEST(CudaSm90, IsChosenOnHopper) {
+  for (const std::string types : {"bf16", "fp16"}) {
+    const auto chosen = [&](const std::string& text) {
+      const auto made = plan(problem_of(text + ":" + types), h200());
+      return made ? std::string(made->variant_name()) + " " + made->config.name
+                  : std::string(made.error().message);
+    };
+    EXPECT_EQ(chosen("512x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x128c2g8");
+    EXPECT_EQ(chosen("512x4096x14336:down"), "cuda.sm90 sm90.down.pp128x128c2g8");
+    EXPECT_EQ(chosen("8192x4096x14336:mlp"), "cuda.sm90 sm90.mlp.pp128x192c2g8+pp128x192c2g8");
+  }
+  for (const std::string text :
+       {"300x72x200:gate_up:bias:interleaved1+up_first", "33x64x72:down:residual:bias_down:pad=8",
+        "33x64x48:mlp:interleaved16:clamped_swiglu", "0x64x96:mlp", "1x8x8:mlp:concat"}) {
+    EXPECT_EQ(reason_of(problem_of(text), h200()), "") << text;
+  }
+}
+
+// h of mlp, dense in x's type, is all that lies in the workspace.
+TEST(CudaSm90, WorkspaceHoldsHOfMlpAlone) {
+  const auto bytes = [](const std::string& text) {
+    return plan(problem_of(text), h200()).value().workspace_bytes;
+  };
+  EXPECT_EQ(bytes("512x4096x14336:gate_up"), 0U);
+  EXPECT_EQ(bytes("512x4096x14336:down"), 0U);
+  EXPECT_EQ(bytes("512x4096x14336:mlp"), kWorkspaceHeaderBytes + std::size_t{512} * 14336 * 2);
+}
+
+TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
+  const std::size_t gated = cuda::sm90::tilings(true).size();
+  const std::size_t plain = cuda::sm90::tilings(false).size();
+  for (const auto& [op, count] : {std::pair<std::string, std::size_t>{"gate_up", gated},
+                                  {"down", plain},
+                                  {"mlp", gated + plain - 1}}) {
+    const Problem problem = problem_of("512x4096x14336:" + op);
+    const std::vector<std::string> names = config_names("cuda.sm90", problem, h200());
+    EXPECT_EQ(names.size(), count) << op;
+    EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), count) << op;
+    EXPECT_EQ(names.front(), plan(problem, h200()).value().config.name);
+    for (const std::string& name : names) {
+      Options options;
+      options.variant = "cuda.sm90";
+      options.config = name.c_str();
+      const auto forced = plan(problem, h200(), options);
+      ASSERT_TRUE(forced) << name;
+      EXPECT_EQ(forced->config.name, name);
+    }
+  }
+}
+
+TEST(CudaSm90, SaysWhyItRefuses) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"64x64x96:gate_up:save", "does not store g and u"},
+      {"64x64x96:mlp:norm", "has no norm prologue"},
+      {"64x64x96:gate_mul", "has no gate_mul"},
+      {"64x64x96:gate_up_grad", "has no gate_up_grad"},
+      {"64x64x96:mlp_grad", "has no mlp_grad"},
+      {"64x64x96:mlp:fp32", "takes bf16 or fp16"},
+      {"64x64x96:down:bf16/bf16/fp32", "takes bf16 or fp16"},
+      {"64x64x96:gate_up:fp16/bf16/fp16", "takes bf16 or fp16"},
+      {"64x64x96:mlp:align=8", "alignment_bytes is 8"},
+      {"64x60x96:gate_up", "d is 60 and h 96, wanted multiples of 8"},
+      {"64x64x100:down", "d is 64 and h 100, wanted multiples of 8"},
+      {"64x64x96:gate_up:pad=3", "x: row_stride of 134 bytes is no multiple of 16"},
+      {"64x64x96:gate_up:interleaved3", "blocks of 3 rows neither divide 8"},
+  };
+  for (const auto& [text, reason] : cases) {
+    const Problem problem = problem_of(text);
+    EXPECT_NE(reason_of(problem, h200()).find(reason), std::string::npos)
+        << text << ": " << reason_of(problem, h200());
+    EXPECT_STREQ(plan(problem, h200()).value().variant_name(), "cuda.simt") << text;
+  }
+}
+
+TEST(CudaSm90, RefusesOtherDevices) {
+  const Problem problem = problem_of("512x4096x14336:mlp");
+  EXPECT_STREQ(plan(problem, a100()).value().variant_name(), "cuda.simt");
+  EXPECT_EQ(reason_of(problem, a100()), "needs a Hopper GPU (9.0), the device is 8.0");
+  Device newer = h200();
+  newer.arch = Arch::kBlackwell;
+  newer.compute_capability = 100;
+  EXPECT_EQ(reason_of(problem, newer), "needs a Hopper GPU (9.0), the device is 10.0");
+  Device small = h200();
+  small.smem_per_block_bytes = 232447;
+  EXPECT_NE(reason_of(problem, small).find("needs 232448 bytes of shared memory"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice

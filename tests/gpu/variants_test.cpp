@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every CUDA variant and every config of it, forced, over operators, types, gates, layouts, shapes
+// and flags, against the fp64 oracle: poisoned outputs, canaries, the same bits twice.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "gpu.hpp"
+
+namespace sluice {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+const Strings kOps = {"gate_up",       "down",         "mlp",     "gate_mul",
+                      "gate_mul_grad", "gate_up_grad", "mlp_grad"};
+const Strings kTypes = {"bf16",
+                        "fp16",
+                        "fp32",
+                        "bf16/bf16/fp32",
+                        "fp32/bf16/fp32",
+                        "fp16/fp32/fp16",
+                        "bf16/bf16/bf16/bf16"};
+const Strings kGates = {"silu",
+                        "gelu_tanh",
+                        "gelu_erf",
+                        "relu",
+                        "sigmoid",
+                        "identity",
+                        "clamped_swiglu",
+                        "silu(alpha=1.7,limit=2,up_offset=1,gate_multiplier=1.3)",
+                        "gelu_tanh(output_multiplier=2)"};
+const Strings kLayouts = {"separate",
+                          "concat",
+                          "concat+up_first",
+                          "interleaved1",
+                          "interleaved1+up_first",
+                          "interleaved3",
+                          "interleaved4",
+                          "interleaved8+up_first",
+                          "interleaved16"};
+// One row, no full tile, one tile exactly, one more than a tile in each direction, several tiles.
+const Strings kShapes = {"1x1x1",    "1x64x96",   "2x7x3",      "16x40x56",  "17x33x65",
+                         "64x64x64", "65x130x67", "130x72x200", "300x65x129"};
+
+// The flags that make sense for an operator, one string a combination.
+Strings flags_of(const std::string& op) {
+  if (op == "gate_up") {
+    return {"",
+            ":bias",
+            ":save",
+            ":bias:save:pad=3",
+            ":norm",
+            ":add_norm",
+            ":add_norm(eps=1e-3,weight_offset=1):bias",
+            ":broadcast",
+            ":pad=5"};
+  }
+  if (op == "down")
+    return {"", ":bias_down", ":residual", ":residual:in_place", ":pad=1:broadcast"};
+  if (op == "mlp") {
+    return {"",
+            ":bias:bias_down:residual",
+            ":residual:in_place:pad=7",
+            ":norm:residual_norm_input",
+            ":add_norm:residual_norm_input:bias_down",
+            ":add_norm:residual",
+            ":save",
+            ":broadcast"};
+  }
+  if (op == "gate_mul") return {"", ":pad=3"};
+  if (op == "mlp_grad") {
+    return {"",
+            ":recompute",
+            ":accumulate",
+            ":bias:bias_down",
+            ":recompute:bias",
+            ":bias:bias_down:accumulate",
+            ":pad=3",
+            ":broadcast"};
+  }
+  return {"", ":in_place", ":pad=3", ":broadcast"};
+}
+
+// Every config of a case asks the oracle anew: fewer elements of large outputs keep that
+// affordable.
+constexpr harness::VerifyOptions kSampling{.max_operations = 1e8};
+
+// Verifies a case with every config of every variant that takes it. Returns how many were run.
+int verify_everywhere(const std::string& text) {
+  const auto c = harness::parse_case(text);
+  if (!c) {
+    ADD_FAILURE() << text << ": " << c.error().message;
+    return 0;
+  }
+  harness::Rig& rig = gpu::rig();
+  int runs = 0;
+  for (const std::string& variant : variant_names(Backend::kCuda)) {
+    for (const std::string& config : config_names(variant.c_str(), c->problem, rig.device())) {
+      Options options;
+      options.variant = variant.c_str();
+      options.config = config.c_str();
+      const auto report = harness::verify_case(*c, rig, options, kSampling);
+      if (!report) {
+        ADD_FAILURE() << text << ": " << report.error().message;
+        continue;
+      }
+      EXPECT_EQ(report->variant, variant);
+      EXPECT_EQ(report->config, config);
+      EXPECT_TRUE(report->passed()) << report->text();
+      ++runs;
+    }
+  }
+  return runs;
+}
+
+class PerOp : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Variants, PerOp, testing::ValuesIn(kOps),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(PerOp, TypesAndGates) {
+  int runs = 0;
+  for (const std::string& types : kTypes) {
+    for (const std::string& gate : kGates) {
+      runs += verify_everywhere("19x40x72:" + GetParam() + ":" + types + ":" + gate);
+    }
+  }
+  EXPECT_GE(runs, static_cast<int>(kTypes.size() * kGates.size()));
+}
+
+TEST_P(PerOp, LayoutsAndFlags) {
+  std::size_t i = 0;
+  for (const std::string& layout : kLayouts) {
+    for (const std::string& flags : flags_of(GetParam())) {
+      // Shapes and types in turn: every pair with a layout comes up within the list.
+      const std::string& shape = kShapes[3 + i % (kShapes.size() - 3)];
+      const std::string& types = kTypes[i % 3];
+      EXPECT_GT(verify_everywhere(shape + ":" + GetParam() + ":" + types + ":" + layout + flags),
+                0);
+      ++i;
+    }
+  }
+}
+
+TEST_P(PerOp, Shapes) {
+  for (const std::string& shape : kShapes) {
+    for (const std::string types : {"bf16", "fp32"}) {
+      EXPECT_GT(verify_everywhere(shape + ":" + GetParam() + ":" + types), 0);
+    }
+  }
+}
+
+// Widths that the copy engine walks, with tails behind whole tiles in every direction: rows of 128
+// and 256, 64 to 192 output columns, depths of 64.
+const Strings kTensorCoreShapes = {"1x8x8",         "129x72x104",   "256x200x392",
+                                   "300x1032x520",  "513x264x2056", "1030x136x1544",
+                                   "2060x136x3080", "2060x3080x136"};
+
+// Shapes, layouts, types, gates and flags in turn, twice round the shapes. The last two shapes give
+// a CTA several tiles, so that both consumers of the pingpong schedule come round again.
+TEST_P(PerOp, TensorCoreTiles) {
+  const Strings flags = flags_of(GetParam());
+  for (std::size_t i = 0; i < 2 * kTensorCoreShapes.size(); ++i) {
+    const std::string& shape = kTensorCoreShapes[i % kTensorCoreShapes.size()];
+    const std::string& flag = flags[i % flags.size()];
+    const std::string types = i % 2 == 0 ? "bf16" : "fp16";
+    const bool exact = i % 3 == 0 && flag.find("norm") == std::string::npos;
+    const std::string gate = exact ? "identity:fill=integers" : kGates[i % kGates.size()];
+    const std::string& layout = kLayouts[i % kLayouts.size()];
+    EXPECT_GT(verify_everywhere(shape + ":" + GetParam() + ":" + types + ":" + layout + ":" + gate +
+                                flag),
+              0);
+  }
+}
+
+// With the identity gate and small integers there is nothing to round: any error is an index.
+TEST_P(PerOp, IntegersAreExact) {
+  for (const std::string& shape : kShapes) {
+    for (const std::string layout : {"separate", "interleaved1", "concat"}) {
+      const std::string text = shape + ":" + GetParam() + ":bf16:identity:fill=integers:" + layout;
+      EXPECT_GT(verify_everywhere(text), 0);
+    }
+  }
+}
+
+TEST_P(PerOp, SpecialValues) {
+  for (const std::string types : {"bf16", "fp16", "fp32"}) {
+    for (const std::string gate : {"silu", "gelu_erf", "clamped_swiglu", "relu"}) {
+      EXPECT_GT(
+          verify_everywhere("33x24x40:" + GetParam() + ":" + types + ":" + gate + ":fill=special"),
+          0);
+    }
+  }
+}
+
+// Pointers that are no more aligned than an element.
+TEST_P(PerOp, SmallestAlignment) {
+  EXPECT_GT(verify_everywhere("21x33x47:" + GetParam() + ":bf16/bf16/bf16/bf16:align=2:pad=1"), 0);
+  EXPECT_GT(verify_everywhere("21x33x47:" + GetParam() + ":fp32:align=4:pad=1"), 0);
+}
+
+TEST(Variants, EveryTokenCountUpTo300InOddSteps) {
+  for (int m = 1; m <= 300; m += 13) {
+    EXPECT_GT(verify_everywhere(std::to_string(m) + "x24x40:mlp"), 0);
+    EXPECT_GT(verify_everywhere(std::to_string(m) + "x136x392:mlp:fp16:interleaved1"), 0);
+  }
+}
+
+// What the sanitizers run of the tensor-core variants: every config on a few tiles.
+TEST(Variants, EveryConfigOnAFewTiles) {
+  for (const std::string op : {"gate_up", "down", "mlp"}) {
+    EXPECT_GT(verify_everywhere("260x136x200:" + op + ":bf16"), 0);
+  }
+}
+
+TEST(Variants, ARealisticShapePasses) {
+  EXPECT_GT(verify_everywhere("48x576x1536:mlp:add_norm:residual_norm_input"), 0);
+  EXPECT_GT(verify_everywhere("200x1024x2816:mlp_grad:bias:bias_down:recompute"), 0);
+}
+
+// A variant that nothing forces would be dead code.
+TEST(Variants, TheTableNamesACudaVariant) { EXPECT_FALSE(variant_names(Backend::kCuda).empty()); }
+
+}  // namespace
+}  // namespace sluice

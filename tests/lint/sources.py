@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the committed text: ``sources.py RULE`` from the repository's root; exit status 1 and a
+line per finding where the rule is broken. ``sources.py list EXT...`` prints the files."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+CODE = {".cpp", ".hpp", ".h", ".c", ".cu", ".cuh"}
+SCRIPTS = {".py", ".sh", ".cmake"}
+
+# Folder -> prefixes of what its files may include: includes point one way (ARCHITECTURE.md).
+DIRECTIONS: list[tuple[str, tuple[str, ...]]] = [
+    ("include/sluice/", ("sluice/",)),
+    ("src/math/", ("sluice/", "math/")),
+    ("src/core/", ("sluice/", "math/", "core/")),
+    ("src/cpu/", ("sluice/", "math/", "core/variant.hpp", "cpu/", "hwy/")),
+    ("src/cuda/ptx/", ("sluice/", "math/", "cuda/ptx/")),
+    ("src/cuda/tile/", ("sluice/", "math/", "cuda/workspace.hpp", "cuda/ptx/", "cuda/tile/")),
+    ("src/cuda/", ("sluice/", "math/", "core/variant.hpp", "cuda/")),
+    ("harness/cuda/", ("sluice/", "math/", "cuda/ptx/", "harness/")),
+    ("harness/", ("sluice/", "math/", "harness/")),
+    ("cli/", ("sluice/", "harness/", "cli/")),
+    ("examples/", ("sluice/",)),
+]
+# The one door from core to the backends.
+DOORS = {"src/core/variants.cpp": ("cpu/", "cuda/"), "src/core/run.cpp": ("cuda/device.hpp",)}
+
+# Guidance, in lines; half as much again is worth a warning.
+SIZES = {".hpp": 250, ".h": 250, ".cpp": 350, ".c": 350, ".cuh": 500, ".cu": 500}
+
+
+def files(*suffixes: str) -> list[str]:
+    """Committed and new files that git does not ignore, with one of these suffixes if given."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    names = [n for n in listing.split("\0") if n and Path(n).is_file()]
+    return sorted(n for n in names if not suffixes or Path(n).suffix in suffixes)
+
+
+def includes_of(name: str, text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := re.match(r'\s*#\s*include\s+"([^"]+)"', line):
+            yield number, found.group(1)
+
+
+def include_findings(name: str, text: str) -> Iterator[str]:
+    allowed = next((p for folder, p in DIRECTIONS if name.startswith(folder)), None)
+    if allowed is None:
+        return
+    for number, path in includes_of(name, text):
+        if "/" not in path and not (Path(name).parent / path).is_file():
+            yield f"{name}:{number}: {path} is not beside this file"
+        elif "/" in path and not path.startswith(allowed + DOORS.get(name, ())):
+            yield f"{name}:{number}: {path} points the wrong way; allowed: {', '.join(allowed)}"
+
+
+def without_comments(text: str) -> str:
+    """The text with comments blanked; keeps line breaks. String literals stay."""
+    pattern = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.S)
+
+    def blank(found: re.Match[str]) -> str:
+        piece = found.group(0)
+        return re.sub(r"[^\n]", " ", piece) if piece.startswith("/") else piece
+
+    return pattern.sub(blank, text)
+
+
+# What comments may hold beside ASCII: the mathematics of the documentation.
+COMMENT_SYMBOLS = set("·⊙ᵀ≥≤→²³√±×—–……'’“”µΣ∞≈")
+
+
+def ascii_findings(name: str, text: str) -> Iterator[str]:
+    if Path(name).suffix not in CODE:
+        return
+    for number, line in enumerate(without_comments(text).splitlines(), 1):
+        if bad := sorted({c for c in line if ord(c) > 126}):
+            yield f"{name}:{number}: {' '.join(bad)} in code"
+    for number, line in enumerate(text.splitlines(), 1):
+        if bad := sorted({c for c in line if ord(c) > 126} - COMMENT_SYMBOLS):
+            yield f"{name}:{number}: {' '.join(bad)} in a comment"
+
+
+def licence_findings(name: str, text: str) -> Iterator[str]:
+    if Path(name).suffix not in CODE | {".py"} or not text:
+        return
+    if "SPDX-License-Identifier: Apache-2.0" not in "\n".join(text.splitlines()[:3]):
+        yield f"{name}: no SPDX line at its top"
+
+
+def path_findings(name: str, text: str) -> Iterator[str]:
+    """Paths and names of the machine that the file was written on."""
+    words = [re.escape(str(Path.cwd())) + "/", *(f"/{folder}/[a-z]" for folder in ("root", "work"))]
+    host = socket.gethostname()
+    if len(host) > 6:
+        words.append(re.escape(host))
+    pattern = re.compile(r"(?<![\w$}.-])(" + "|".join(words) + ")")
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := pattern.search(line):
+            yield f"{name}:{number}: {found.group(1)}"
+
+
+def size_findings(name: str, text: str) -> Iterator[str]:
+    limit = SIZES.get(Path(name).suffix)
+    if limit is None:
+        return
+    if name.startswith("tests/"):
+        limit = 400
+    lines = text.count("\n")
+    if lines > limit * 3 // 2:
+        yield f"warning: {name}: {lines} lines, guidance {limit}"
+
+
+RULES: dict[str, Callable[[str, str], Iterator[str]]] = {
+    "includes": include_findings,
+    "ascii": ascii_findings,
+    "licence": licence_findings,
+    "paths": path_findings,
+    "sizes": size_findings,
+}
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["list"]:
+        print("\n".join(files(*("." + e for e in arguments[1:]))))
+        return 0
+    if len(arguments) != 1 or arguments[0] not in RULES:
+        print(__doc__, file=sys.stderr)
+        return 2
+    rule = RULES[arguments[0]]
+    findings: list[str] = []
+    count = 0
+    for name in files():
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # a binary file has no text to check
+        count += 1
+        findings += rule(name, text)
+    print("\n".join(findings + [f"{arguments[0]}: {count} files, {len(findings)} findings"]))
+    if count == 0:
+        return 1
+    return 1 if findings and arguments[0] != "sizes" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

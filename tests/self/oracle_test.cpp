@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// The oracle against values worked out by hand, and its bounds against roundings done on purpose.
+#include "harness/oracle.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "harness/bounds.hpp"
+#include "harness/case.hpp"
+#include "harness/fill.hpp"
+#include "math/float_types.hpp"
+#include "math/gate.hpp"
+
+namespace sluice::harness {
+namespace {
+
+Case parsed(const char* text) {
+  const auto c = parse_case(text);
+  EXPECT_TRUE(c) << text << ": " << (c ? "" : c.error().message);
+  return c ? *c : Case{};
+}
+
+// x = [1, 2], Wg = [1 0; 1 1], Wu = [2 1; 0 -1], Wd = [1 1; 2 0], identity gate:
+// g = [1, 3], u = [4, -2], h = [4, -6], y = [-2, 8].
+TEST(OracleTest, ComputesTheMlpByHand) {
+  const Problem p = parsed("1x2x2:fp64:identity:bias_down").problem;
+  const std::vector<double> x = {1, 2}, wg = {1, 0, 1, 1}, wu = {2, 1, 0, -1}, wd = {1, 1, 2, 0},
+                            bd = {0.5, -1};
+  Operands in;
+  in.x = x.data();
+  in.w_gate = wg.data();
+  in.w_up = wu.data();
+  in.w_down = wd.data();
+  in.b_down = bd.data();
+  Oracle oracle(p, in);
+  EXPECT_EQ(oracle.at(Operand::kY, 0, 0).value, -1.5);
+  EXPECT_EQ(oracle.at(Operand::kY, 0, 1).value, 7.0);
+}
+
+// The same block backwards with dy = [1, -1]: dh = dy Wd = [-1, 1], dg = u dh = [-4, -2],
+// du = g dh = [-1, 3], dx = dg Wg + du Wu = [-6, -2] + [-2, -4].
+TEST(OracleTest, ComputesTheGradientsByHand) {
+  const Problem p = parsed("1x2x2:fp64:identity:mlp_grad:recompute").problem;
+  const std::vector<double> x = {1, 2}, wg = {1, 0, 1, 1}, wu = {2, 1, 0, -1}, wd = {1, 1, 2, 0},
+                            dy = {1, -1};
+  Operands in;
+  in.x = x.data();
+  in.w_gate = wg.data();
+  in.w_up = wu.data();
+  in.w_down = wd.data();
+  in.dy = dy.data();
+  Oracle oracle(p, in);
+  EXPECT_EQ(oracle.at(Operand::kDx, 0, 0).value, -8.0);
+  EXPECT_EQ(oracle.at(Operand::kDx, 0, 1).value, -6.0);
+  EXPECT_EQ(oracle.at(Operand::kDwGate, 0, 1).value, -8.0);  // dg[0] x[1]
+  EXPECT_EQ(oracle.at(Operand::kDwUp, 1, 0).value, 3.0);     // du[1] x[0]
+  EXPECT_EQ(oracle.at(Operand::kDwDown, 1, 0).value, -4.0);  // dy[1] h[0]
+}
+
+TEST(OracleTest, NormalisesByHand) {
+  // r = [3, 4], mean square 12.5; n = r / sqrt(12.5) (eps is far below the tolerance asked for).
+  Problem p = parsed("1x2x1:gate_up:fp64:norm:identity").problem;
+  const std::vector<double> x = {3, 4}, one = {1, 1}, wg = {1, 0}, wu = {0, 1};
+  Operands in;
+  in.x = x.data();
+  in.norm_weight = one.data();
+  in.w_gate = wg.data();
+  in.w_up = wu.data();
+  Oracle oracle(p, in);
+  const double eps = static_cast<double>(p.norm.eps);
+  const OracleValue h = oracle.at(Operand::kH, 0, 0);
+  EXPECT_LE(std::fabs(h.value - 12.0 / (12.5 + eps)), h.bound);
+}
+
+// fp32 sums in order, backwards and by pairs all stay within the bound, and use some of it.
+TEST(Bounds, CoverSumsInAnyOrder) {
+  const Problem p = parsed("1x4096x1:gate_up:fp32:identity").problem;
+  Rounding rounding(p);
+  double largest_ratio = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const FillParams a = fill_params(p, Operand::kX, Fill::kNormal, seed);
+    const FillParams b = fill_params(p, Operand::kWGate, Fill::kNormal, seed);
+    std::vector<float> products(4096);
+    TermSums sums;
+    for (std::int64_t i = 0; i < 4096; ++i) {
+      const float x = fill_value(a, 0, i);
+      const float w = fill_value(b, 0, i);
+      const double exact = static_cast<double>(x) * static_cast<double>(w);
+      products[static_cast<std::size_t>(i)] = x * w;
+      sums.value += exact;
+      sums.magnitude += std::fabs(exact);
+      sums.terms += 1;
+    }
+    const Uncertain dot = rounding.dot(sums);
+    float forward = 0;
+    float backward = 0;
+    for (std::size_t i = 0; i < products.size(); ++i) {
+      forward += products[i];
+      backward += products[products.size() - 1 - i];
+    }
+    for (std::size_t n = products.size() / 2; n > 0; n /= 2) {
+      for (std::size_t i = 0; i < n; ++i) products[i] += products[i + n];
+    }
+    for (const float got : {forward, backward, products[0]}) {
+      const double ratio = std::fabs(static_cast<double>(got) - sums.value) / dot.error();
+      EXPECT_LE(ratio, 1.0);
+      largest_ratio = std::max(largest_ratio, ratio);
+    }
+    // Far below the worst case, which would hide a missing term of average size.
+    EXPECT_LT(dot.error(), 4096 * rounding.accumulator() * sums.magnitude / 2);
+    EXPECT_LT(dot.error(), sums.magnitude / 4096);
+  }
+  EXPECT_GT(largest_ratio, 0);
+}
+
+TEST(Bounds, CoverARoundingToAnyType) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    for (int i = 0; i < 10000; ++i) {
+      const double v =
+          std::ldexp(static_cast<double>(detail::draw(7, i, 0, 0) >> 11), -53 - i % 40);
+      EXPECT_LE(std::fabs(math::rounded(v, dtype) - v), rounding_error(v, dtype)) << v;
+    }
+    EXPECT_EQ(math::rounded(largest(dtype), dtype), largest(dtype));
+    EXPECT_TRUE(std::isinf(math::rounded(largest(dtype) * (1 + epsilon(dtype)), dtype)));
+  }
+}
+
+// The gate in fp32, as src/math has it, is within the allowance for every activation.
+TEST(Bounds, CoverTheGateInFp32) {
+  for (int act = 0; act < kActivationCount; ++act) {
+    Problem p;
+    p.op = Op::kGateMulGrad;
+    p.m = p.h = 1;
+    p.x_dtype = DType::kF32;
+    p.gate.activation = static_cast<Activation>(act);
+    p.gate.up_offset = 0.5F;
+    p.gate.limit = 30.0F;
+    p.gate.gate_multiplier = 1.25F;
+    const Rounding rounding(p);
+    for (int i = 0; i < 20000; ++i) {
+      const float g = 12.0F * detail::standard_normal(1, i, 0);
+      const float u = 12.0F * detail::standard_normal(2, i, 0);
+      const float dh = detail::standard_normal(3, i, 0);
+      const auto got = math::gate_mul_grad(p.gate, g, u, dh);
+      const auto want = rounding.gate_mul_grad({.value = static_cast<double>(g)},
+                                               {.value = static_cast<double>(u)},
+                                               {.value = static_cast<double>(dh)});
+      const auto within = [](float value, const Uncertain& q) {
+        return std::fabs(static_cast<double>(value) - q.value) <= q.error();
+      };
+      EXPECT_TRUE(within(got.h, want.h)) << to_string(p.gate.activation) << " " << g << " " << u;
+      EXPECT_TRUE(within(got.dg, want.dg)) << to_string(p.gate.activation) << " " << g << " " << u;
+      EXPECT_TRUE(within(got.du, want.du)) << to_string(p.gate.activation) << " " << g << " " << u;
+    }
+  }
+}
+
+// An error of g that straddles the clamp may cut the gradient or not: both are within the bound.
+TEST(Bounds, CoverTheJumpAtAClamp) {
+  Problem p;
+  p.op = Op::kGateUpGrad;
+  p.m = p.d = p.h = 1;
+  p.gate.limit = 1.0F;
+  const Rounding rounding(p);
+  const Uncertain g{.value = 0.999, .bound = 0.01, .spread = 0.001};
+  const auto got = rounding.gate_mul_grad(g, {.value = 0.5}, {.value = 2.0});
+  EXPECT_GE(got.dg.error(), std::fabs(got.dg.value));
+  const auto sure = rounding.gate_mul_grad({.value = 0.9}, {.value = 0.5}, {.value = 2.0});
+  EXPECT_LT(sure.dg.error(), std::fabs(sure.dg.value));
+}
+
+}  // namespace
+}  // namespace sluice::harness

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan() and explain(): choice, forcing, the tuning-table hook, purity.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <type_traits>
+
+#include "expect_error.hpp"
+#include "sluice/sluice.hpp"
+
+namespace {
+thread_local long allocations = 0;
+}  // namespace
+
+// gcc 12 at -O1 sees malloc behind one operator and free behind the other, and not that they pair.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+
+// Counted, so that plan() and run() can be shown not to allocate.
+void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* pointer = std::malloc(bytes == 0 ? 1 : bytes)) return pointer;
+  throw std::bad_alloc();
+}
+void operator delete(void* pointer) noexcept { std::free(pointer); }
+void operator delete(void* pointer, std::size_t) noexcept { std::free(pointer); }
+
+namespace sluice {
+namespace {
+
+using test::fails;
+using test::refuses;
+using test::succeeds;
+
+Problem problem_of(Op op) {
+  Problem p;
+  p.op = op;
+  p.m = 4;
+  p.d = 64;
+  p.h = 96;
+  return p;
+}
+
+class FakeTable final : public TuneTable {
+ public:
+  FakeTable(const char* variant, const char* config) {
+    // An overlong name fills its field without a terminating zero, as a broken table may.
+    std::memcpy(choice_.variant, variant, std::min(kMaxName, std::strlen(variant)));
+    std::memcpy(choice_.config, config, std::min(kMaxName, std::strlen(config)));
+  }
+  [[nodiscard]] std::optional<TuneChoice> find(const Problem& /*problem*/,
+                                               const Device& /*device*/) const noexcept override {
+    ++asked;
+    return empty ? std::nullopt : std::optional<TuneChoice>(choice_);
+  }
+  mutable int asked = 0;
+  bool empty = false;
+
+ private:
+  TuneChoice choice_{};
+};
+
+TEST(Plan, IsAPlainValue) {
+  static_assert(std::is_trivially_copyable_v<Plan>);
+  static_assert(std::is_trivially_copyable_v<Problem> && std::is_trivially_copyable_v<Device>);
+  const Plan made = plan(problem_of(Op::kMlp), cpu_device()).value();
+  const Plan copy = made;
+  EXPECT_STREQ(copy.variant_name(), made.variant_name());
+  EXPECT_STREQ(copy.config.name, made.config.name);
+  EXPECT_EQ(copy.workspace_bytes, made.workspace_bytes);
+  EXPECT_STREQ(Plan{}.variant_name(), "");
+}
+
+TEST(Plan, EveryOperatorHasAVariantAndAConfig) {
+  for (int op = 0; op < kOpCount; ++op) {
+    for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+      Problem p = problem_of(static_cast<Op>(op));
+      p.x_dtype = p.w_dtype = p.y_dtype = p.dw_dtype = static_cast<DType>(dtype);
+      const auto made = plan(p, cpu_device());
+      ASSERT_TRUE(succeeds(made)) << to_string(p);
+      EXPECT_EQ(made->source, ChoiceSource::kHeuristic);
+      EXPECT_STRNE(made->config.name, "");
+      if (p.x_dtype == DType::kF64) {
+        EXPECT_STREQ(made->variant_name(), "cpu.reference");
+      }
+    }
+  }
+}
+
+TEST(Plan, AllocatesNothing) {
+  const Problem p = problem_of(Op::kMlp);
+  Problem wrong = p;
+  wrong.gate.limit = -1;
+  const Device cpu = cpu_device();
+  const FakeTable table("cpu.reference", "");
+  const long before = allocations;
+  const bool good = plan(p, cpu).has_value() && plan(p, cpu, {.tune = &table}).has_value() &&
+                    plan(p, cpu, {.variant = "cpu.reference"}).has_value();
+  const bool bad = !plan(wrong, cpu).has_value() && !plan(p, cpu, {.variant = "?"}).has_value();
+  EXPECT_EQ(allocations, before);
+  EXPECT_TRUE(good && bad);
+  EXPECT_FALSE(explain(p, cpu).variants.empty());
+  EXPECT_GT(allocations, before) << "the counter does not see the library's allocations";
+}
+
+TEST(Plan, IsDeterministic) {
+  const Device cpu = cpu_device();
+  const Plan a = plan(problem_of(Op::kMlp), cpu).value();
+  const Plan b = plan(problem_of(Op::kMlp), cpu).value();
+  EXPECT_EQ(a.variant, b.variant);
+  EXPECT_EQ(std::memcmp(&a.config, &b.config, sizeof(a.config)), 0);
+  EXPECT_EQ(a.workspace_bytes, b.workspace_bytes);
+}
+
+TEST(Plan, RefusesInvalidProblemsAndThreads) {
+  Problem p = problem_of(Op::kMlp);
+  EXPECT_TRUE(refuses(plan(p, cpu_device(), {.threads = -1}), "threads: got -1, wanted 0 or more"));
+  p.h = -3;
+  EXPECT_TRUE(refuses(plan(p, cpu_device()), "h: got -3, wanted at least 1"));
+}
+
+TEST(Plan, ThreadsDefaultToTheDevice) {
+  Device cpu = cpu_device();
+  cpu.threads = 5;
+  EXPECT_EQ(plan(problem_of(Op::kMlp), cpu).value().threads, 5);
+  EXPECT_EQ(plan(problem_of(Op::kMlp), cpu, {.threads = 3}).value().threads, 3);
+  cpu.threads = 0;  // a Device that the caller filled by hand
+  EXPECT_EQ(plan(problem_of(Op::kMlp), cpu).value().threads, 1);
+}
+
+TEST(Plan, ForcesAVariantByName) {
+  for (const std::string& name : variant_names(Backend::kCpu)) {
+    Problem p = problem_of(Op::kMlp);
+    const auto made = plan(p, cpu_device(), {.variant = name.c_str()});
+    if (!made) continue;  // refused: a reason is tested below
+    EXPECT_EQ(made->variant_name(), name);
+    EXPECT_EQ(made->source, ChoiceSource::kForced);
+  }
+  EXPECT_TRUE(refuses(plan(problem_of(Op::kMlp), cpu_device(), {.variant = "cpu.none"}),
+                      "variant: got \"cpu.none\", wanted a variant of the cpu backend"));
+  EXPECT_TRUE(refuses(plan(problem_of(Op::kMlp), cpu_device(), {.variant = ""}),
+                      "variant: got \"\", wanted"));
+}
+
+TEST(Plan, AForcedVariantThatRefusesSaysWhy) {
+  Problem p = problem_of(Op::kMlp);
+  p.x_dtype = p.w_dtype = p.y_dtype = DType::kF64;  // the reference alone takes fp64
+  EXPECT_TRUE(fails(plan(p, cpu_device(), {.variant = "cpu.simd"}), ErrorCode::kUnsupported,
+                    "variant cpu.simd: "));
+}
+
+TEST(Plan, ForcesAConfigByName) {
+  const Problem p = problem_of(Op::kMlp);
+  const auto made = plan(p, cpu_device(), {.config = "cpu.reference.fp64"});
+  ASSERT_TRUE(succeeds(made));
+  EXPECT_STREQ(made->variant_name(), "cpu.reference");
+  EXPECT_EQ(made->source, ChoiceSource::kForced);
+  EXPECT_TRUE(refuses(plan(p, cpu_device(), {.config = "none"}), "config: got \"none\", wanted"));
+  EXPECT_TRUE(refuses(plan(p, cpu_device(), {.variant = "cpu.reference", .config = "none"}),
+                      "cpu.reference offers for this problem, such as \"cpu.reference.fp64\""));
+}
+
+TEST(Plan, EveryConfigNameCanBeForced) {
+  const Problem p = problem_of(Op::kMlp);
+  for (const std::string& variant : variant_names(Backend::kCpu)) {
+    const auto names = config_names(variant.c_str(), p, cpu_device());
+    const auto by_default = plan(p, cpu_device(), {.variant = variant.c_str()});
+    ASSERT_EQ(names.empty(), !by_default.has_value()) << variant;
+    if (names.empty()) continue;
+    EXPECT_EQ(names[0], by_default->config.name);
+    for (const std::string& name : names) {
+      const auto made = plan(p, cpu_device(), {.variant = variant.c_str(), .config = name.c_str()});
+      ASSERT_TRUE(succeeds(made)) << variant << " " << name;
+      EXPECT_EQ(made->config.name, name);
+    }
+  }
+  EXPECT_TRUE(config_names("cpu.none", p, cpu_device()).empty());
+}
+
+TEST(Plan, WithoutABackendThereIsNoVariant) {
+  Device gpu;
+  gpu.backend = Backend::kCuda;
+  if (!variant_names(Backend::kCuda).empty()) GTEST_SKIP() << "built with CUDA";
+  EXPECT_TRUE(fails(plan(problem_of(Op::kMlp), gpu), ErrorCode::kUnsupported,
+                    "mlp: no variant of the cuda backend takes it; none: built without"));
+  EXPECT_TRUE(fails(cuda_device(0), ErrorCode::kUnsupported, "built without CUDA"));
+  EXPECT_EQ(cuda_device_count(), 0);
+}
+
+TEST(TuneTableHook, IsHonouredAndReported) {
+  const FakeTable table("cpu.reference", "cpu.reference.fp64");
+  const auto made = plan(problem_of(Op::kMlp), cpu_device(), {.tune = &table});
+  ASSERT_TRUE(succeeds(made));
+  EXPECT_STREQ(made->variant_name(), "cpu.reference");
+  EXPECT_EQ(made->source, ChoiceSource::kTuneTable);
+  EXPECT_EQ(table.asked, 1);
+}
+
+TEST(TuneTableHook, UnknownRefusingAndOverlongEntriesArePassedOver) {
+  const std::string overlong(kMaxName, 'x');
+  const Plan heuristic = plan(problem_of(Op::kMlp), cpu_device()).value();
+  for (const FakeTable& table :
+       {FakeTable("cpu.none", ""), FakeTable("cpu.reference", "none"), FakeTable("", ""),
+        FakeTable(overlong.c_str(), ""), FakeTable("cpu.reference", overlong.c_str())}) {
+    const auto made = plan(problem_of(Op::kMlp), cpu_device(), {.tune = &table});
+    ASSERT_TRUE(succeeds(made));
+    EXPECT_STREQ(made->variant_name(), heuristic.variant_name());
+    EXPECT_EQ(made->source, ChoiceSource::kHeuristic);
+    EXPECT_EQ(table.asked, 1);
+  }
+  Problem p = problem_of(Op::kMlp);
+  p.x_dtype = p.w_dtype = p.y_dtype = DType::kF64;
+  const FakeTable refusing("cpu.simd", "");
+  EXPECT_EQ(plan(p, cpu_device(), {.tune = &refusing}).value().source, ChoiceSource::kHeuristic);
+  FakeTable silent("cpu.reference", "");
+  silent.empty = true;
+  EXPECT_EQ(plan(p, cpu_device(), {.tune = &silent}).value().source, ChoiceSource::kHeuristic);
+}
+
+TEST(TuneTableHook, IsNotAskedWhereAChoiceIsForced) {
+  const FakeTable table("cpu.reference", "");
+  ASSERT_TRUE(plan(problem_of(Op::kMlp), cpu_device(),
+                   {.variant = "cpu.reference", .config = nullptr, .tune = &table})
+                  .has_value());
+  ASSERT_TRUE(
+      plan(problem_of(Op::kMlp), cpu_device(), {.config = "cpu.reference.fp64", .tune = &table})
+          .has_value());
+  EXPECT_EQ(table.asked, 0);
+}
+
+TEST(Explain, ListsEveryVariantOfTheBackendAndOneChoice) {
+  const Problem p = problem_of(Op::kMlp);
+  const Explanation why = explain(p, cpu_device());
+  const auto names = variant_names(Backend::kCpu);
+  ASSERT_EQ(why.variants.size(), names.size());
+  int chosen = 0;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    EXPECT_EQ(why.variants[i].variant, names[i]);
+    chosen += why.variants[i].chosen ? 1 : 0;
+    EXPECT_FALSE(why.variants[i].chosen && !why.variants[i].reason.empty());
+  }
+  EXPECT_EQ(chosen, 1);
+  EXPECT_EQ(why.config, plan(p, cpu_device()).value().config.name);
+  EXPECT_FALSE(why.error.has_value());
+  EXPECT_EQ(names.back(), "cpu.reference") << "the reference is the last resort";
+}
+
+TEST(Explain, CarriesReasonsAndErrors) {
+  Problem p = problem_of(Op::kMlp);
+  p.x_dtype = p.w_dtype = p.y_dtype = DType::kF64;
+  const Explanation why = explain(p, cpu_device(), {.variant = "cpu.simd"});
+  ASSERT_TRUE(why.error.has_value());
+  for (const Refusal& v : why.variants) {
+    EXPECT_FALSE(v.chosen);
+    EXPECT_EQ(v.reason.empty(), v.variant == "cpu.reference") << v.variant;
+  }
+  p.m = -1;
+  const Explanation invalid = explain(p, cpu_device());
+  ASSERT_TRUE(invalid.error.has_value());
+  EXPECT_TRUE(invalid.variants.empty());
+  EXPECT_EQ(invalid.error->text(), "m: got -1, wanted at least 0");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// run() and workspace_init(): what they refuse, with which message, and what they must accept.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "expect_error.hpp"
+#include "sluice/sluice.hpp"
+
+namespace sluice {
+namespace {
+
+using test::refuses;
+using test::succeeds;
+
+Problem problem_of(Op op) {
+  Problem p;
+  p.op = op;
+  p.m = 4;
+  p.d = 14;
+  p.h = 10;
+  return p;
+}
+
+// Zeroed memory for every operand of a problem, each in a block of its own, and a workspace.
+class Fixture {
+ public:
+  explicit Fixture(const Problem& problem)
+      : plan_(plan(problem, cpu_device(), {.variant = "cpu.reference"}).value()),
+        blocks_(kOperandCount),
+        scratch_(plan_.workspace_bytes + kWorkspaceAlignment) {
+    for (const OperandSpec& spec : operand_specs(problem)) {
+      if (spec.access == Access::kUnused) continue;
+      auto& block = blocks_[static_cast<std::size_t>(spec.id)];
+      block.resize(static_cast<std::size_t>(extent_bytes(spec)) + kSlack);
+      set_address(operands, spec.id, aligned(block, kPointerAlignment));
+    }
+    workspace = {aligned(scratch_, kWorkspaceAlignment), plan_.workspace_bytes};
+  }
+
+  [[nodiscard]] Status run_now() const { return run(plan_, operands, workspace, nullptr); }
+  [[nodiscard]] const Plan& plan_of() const { return plan_; }
+
+  Operands operands{};
+  Workspace workspace{};
+
+ private:
+  static constexpr std::size_t kPointerAlignment = 64;
+  static constexpr std::size_t kSlack = 4096;  // an operand moved into another's block ends there
+  using Bytes = std::vector<unsigned char>;
+
+  static void* aligned(Bytes& block, std::size_t alignment) {
+    void* pointer = block.data();
+    std::size_t space = block.size();
+    return std::align(alignment, 1, pointer, space);
+  }
+
+  Plan plan_;
+  std::vector<Bytes> blocks_;
+  Bytes scratch_;
+};
+
+void* behind(const void* pointer, std::int64_t bytes) {
+  return static_cast<char*>(const_cast<void*>(pointer)) + bytes;
+}
+
+Problem with_everything(Op op) {
+  Problem p = problem_of(op);
+  const bool prologue = op == Op::kGateUp || op == Op::kMlp;
+  const bool epilogue = op == Op::kDown || op == Op::kMlp;
+  if (prologue) p.norm = {.enabled = true, .add = true}, p.save_g_u = true;
+  if (epilogue) p.residual = Residual::kOperand;
+  p.bias_gate_up = prologue || op == Op::kMlpGrad;
+  p.bias_down = epilogue || op == Op::kMlpGrad;
+  return p;
+}
+
+TEST(Run, AcceptsEveryOperator) {
+  for (int op = 0; op < kOpCount; ++op) {
+    const Fixture f(with_everything(static_cast<Op>(op)));
+    EXPECT_TRUE(succeeds(f.run_now())) << to_string(static_cast<Op>(op));
+  }
+}
+
+TEST(Run, RefusesEveryNullThatIsRequired) {
+  for (int op = 0; op < kOpCount; ++op) {
+    for (const bool recompute : {false, true}) {
+      Problem p = with_everything(static_cast<Op>(op));
+      if (recompute && p.op != Op::kMlpGrad) continue;
+      p.recompute = recompute;
+      for (const OperandSpec& spec : operand_specs(p)) {
+        if (spec.access == Access::kUnused) continue;
+        Fixture f(p);
+        set_address(f.operands, spec.id, nullptr);
+        const std::string wanted = std::string(spec.name) + ": got null, wanted a pointer to [" +
+                                   std::to_string(spec.rows) + ", " + std::to_string(spec.cols) +
+                                   "] " + to_string(spec.dtype);
+        EXPECT_TRUE(spec.required ? refuses(f.run_now(), wanted) : succeeds(f.run_now()))
+            << to_string(p.op) << " " << spec.name;
+      }
+    }
+  }
+}
+
+TEST(Run, RefusesEveryPointerThatBreaksThePromisedAlignment) {
+  for (int op = 0; op < kOpCount; ++op) {
+    const Problem p = with_everything(static_cast<Op>(op));
+    for (const OperandSpec& spec : operand_specs(p)) {
+      if (spec.access == Access::kUnused) continue;
+      Fixture f(p);
+      set_address(f.operands, spec.id, behind(address(f.operands, spec.id), 8));
+      EXPECT_TRUE(refuses(f.run_now(), std::string(spec.name) + ": got pointer 0x"));
+      EXPECT_TRUE(refuses(f.run_now(), "wanted a multiple of alignment_bytes = 16"));
+    }
+  }
+}
+
+TEST(Run, TakesWhatASmallerPromiseAllows) {
+  Problem p = problem_of(Op::kMlp);
+  p.alignment_bytes = 2;
+  Fixture f(p);
+  f.operands.x = behind(f.operands.x, 2);
+  EXPECT_TRUE(succeeds(f.run_now()));
+  f.operands.x = behind(f.operands.x, 1);
+  EXPECT_TRUE(refuses(f.run_now(), "x: got pointer"));
+}
+
+TEST(Run, PointersAreMultiplesOfTheirElementWhateverThePromise) {
+  Problem p = problem_of(Op::kMlp);
+  p.alignment_bytes = 1;
+  p.w_dtype = DType::kF32;
+  Fixture f(p);
+  f.operands.x = behind(f.operands.x, 2);
+  EXPECT_TRUE(succeeds(f.run_now()));
+  f.operands.w_down = behind(f.operands.w_down, 2);
+  EXPECT_TRUE(refuses(f.run_now(), "w_down: got pointer 0x"));
+  EXPECT_TRUE(refuses(f.run_now(), "wanted a multiple of the element's 4 bytes"));
+}
+
+TEST(Run, UnusedPointersAreNotRead) {
+  Fixture f(problem_of(Op::kDown));
+  f.operands.x = f.operands.w_gate = f.operands.b_down = behind(nullptr, 1);
+  EXPECT_TRUE(succeeds(f.run_now()));
+}
+
+TEST(Run, ZeroTokensReadNoPointerAndNoWorkspace) {
+  for (int op = 0; op < kOpCount; ++op) {
+    Problem p = with_everything(static_cast<Op>(op));
+    p.m = 0;
+    const auto empty = plan(p, cpu_device());
+    ASSERT_TRUE(succeeds(empty));
+    EXPECT_EQ(empty->workspace_bytes, 0U);
+    EXPECT_TRUE(succeeds(run(*empty, {}, {}, nullptr))) << to_string(p.op);
+  }
+}
+
+TEST(Run, RefusesAnEmptyPlan) {
+  EXPECT_TRUE(refuses(run(Plan{}, {}, {}, nullptr), "plan: got an empty plan"));
+}
+
+TEST(Run, RefusesAWorkspaceThatIsNullSmallOrMisaligned) {
+  Fixture f(problem_of(Op::kMlp));
+  const std::size_t needed = f.plan_of().workspace_bytes;
+  ASSERT_GT(needed, kWorkspaceHeaderBytes);
+  const Workspace good = f.workspace;
+  const std::string wanted = " bytes, wanted " + std::to_string(needed);
+  f.workspace = {nullptr, needed};
+  EXPECT_TRUE(refuses(f.run_now(), "workspace: got 0" + wanted));
+  f.workspace = {good.data, needed - 1};
+  EXPECT_TRUE(refuses(f.run_now(), "workspace: got " + std::to_string(needed - 1) + wanted));
+  f.workspace = {behind(good.data, 128), needed};
+  EXPECT_TRUE(refuses(f.run_now(), "workspace: got pointer 0x"));
+  EXPECT_TRUE(refuses(f.run_now(), "wanted a multiple of 256"));
+  f.workspace = good;
+  EXPECT_TRUE(succeeds(f.run_now()));
+}
+
+TEST(WorkspaceInit, ZeroesTheHeaderAndNothingElse) {
+  alignas(kWorkspaceAlignment) std::array<unsigned char, kWorkspaceHeaderBytes + 16> bytes;
+  bytes.fill(0xAB);
+  const Device cpu = cpu_device();
+  EXPECT_TRUE(
+      refuses(workspace_init({nullptr, 8192}, cpu, nullptr), "workspace: got 0 bytes, wanted at"));
+  EXPECT_TRUE(refuses(workspace_init({bytes.data(), kWorkspaceHeaderBytes - 1}, cpu, nullptr),
+                      "workspace: got 4095 bytes, wanted at least 4096"));
+  EXPECT_TRUE(refuses(workspace_init({bytes.data() + 8, kWorkspaceHeaderBytes}, cpu, nullptr),
+                      "wanted a multiple of 256"));
+  for (const unsigned char byte : bytes) ASSERT_EQ(byte, 0xAB);
+  EXPECT_TRUE(succeeds(workspace_init({bytes.data(), kWorkspaceHeaderBytes}, cpu, nullptr)));
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    ASSERT_EQ(bytes[i], i < kWorkspaceHeaderBytes ? 0 : 0xAB) << i;
+  }
+}
+
+TEST(Run, RefusesAnOutputOverEveryOtherOperand) {
+  for (int op = 0; op < kOpCount; ++op) {
+    const Problem p = with_everything(static_cast<Op>(op));
+    const auto specs = operand_specs(p);
+    for (const OperandSpec& out : specs) {
+      if (out.access != Access::kWrite && out.access != Access::kReadWrite) continue;
+      for (const OperandSpec& other : specs) {
+        if (other.access == Access::kUnused || other.id == out.id) continue;
+        Fixture f(p);
+        // Moved on by 16 bytes: the pairs that may share memory must match exactly.
+        set_address(f.operands, out.id, behind(address(f.operands, other.id), 16));
+        EXPECT_TRUE(refuses(f.run_now(), "the output overlaps ")) << out.name << " " << other.name;
+        EXPECT_TRUE(refuses(f.run_now(), "16 bytes apart)")) << out.name << " " << other.name;
+      }
+    }
+  }
+}
+
+TEST(Run, AcceptsTheInPlacePairs) {
+  Fixture mlp(with_everything(Op::kMlp));
+  mlp.operands.residual = mlp.operands.y;
+  EXPECT_TRUE(succeeds(mlp.run_now()));
+  for (const Op op : {Op::kGateMulGrad, Op::kGateUpGrad}) {
+    Fixture f(problem_of(op));
+    f.operands.dg = f.operands.g;
+    f.operands.du = f.operands.u;
+    EXPECT_TRUE(succeeds(f.run_now()));
+    f.operands.dg = f.operands.u;  // crosswise would read what was written
+    f.operands.du = f.operands.g;
+    EXPECT_TRUE(refuses(f.run_now(), "the output overlaps"));
+  }
+}
+
+TEST(Run, InPlacePairsMustShareTheLayout) {
+  Problem p = with_everything(Op::kMlp);
+  p.layout.y.row_stride_bytes = 2 * p.d + 16;
+  Fixture f(p);
+  f.operands.residual = f.operands.y;
+  EXPECT_TRUE(refuses(f.run_now(), "y: the output overlaps residual (0 bytes apart)"));
+}
+
+TEST(Run, InputsMayOverlap) {
+  Fixture f(problem_of(Op::kMlp));
+  f.operands.w_up = f.operands.w_gate;
+  EXPECT_TRUE(succeeds(f.run_now()));
+}
+
+}  // namespace
+}  // namespace sluice
