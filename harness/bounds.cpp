@@ -2,9 +2,11 @@
 #include "harness/bounds.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <utility>
 
 #include "math/float_types.hpp"
 #include "math/gate.hpp"
@@ -186,19 +188,29 @@ GateGradErrors Rounding::gate_mul_grad(const Uncertain& g_in, const Uncertain& u
   // At an infinite v the derivative of gelu_tanh is its limit, or the NaN of infinity times 0.
   if (gate_.activation == Activation::kGeluTanh && std::isinf(v)) out.dg.may_overflow = true;
   // Errors of the inputs: the values at the corners of the box they span. A clamp, a kink or a jump
-  // of the derivative inside the box shows at its corners.
-  for (unsigned corner = 0; corner < 8 && g.error() + u.error() + dh.error() > 0; ++corner) {
-    const auto at = [corner](const Uncertain& q, unsigned bit) {
-      return q.value + ((corner & bit) != 0 ? q.error() : -q.error());
-    };
-    const auto c = math::gate_mul_grad(gate_, at(g, 1), at(u, 2), at(dh, 4));
-    const auto widen = [](Uncertain& q, double value) {
-      if (std::isfinite(q.value) && std::isfinite(value)) {
-        q.bound = std::max(q.bound, std::fabs(value - q.value));
-      } else if (!(value == q.value || (std::isnan(value) && std::isnan(q.value)))) {
-        q.may_overflow = true;  // the sign or kind of a special value hangs on the error
-      }
-    };
+  // of the derivative inside the box shows at its corners. What may overflow may be an infinity of
+  // either sign, which a clamp or a saturated activation brings back to a finite result.
+  const auto corners = [](const Uncertain& q) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const double error = q.error() > 0 ? q.error() : 0.0;
+    const std::array<double, 4> at{q.value - error, q.value + error, -kInfinity, kInfinity};
+    return std::pair{at, q.may_overflow ? 4U : (error > 0 ? 2U : 1U)};
+  };
+  const auto widen = [](Uncertain& q, double value) {
+    if (std::isfinite(q.value) && std::isfinite(value)) {
+      q.bound = std::max(q.bound, std::fabs(value - q.value));
+    } else if (!(value == q.value || (std::isnan(value) && std::isnan(q.value)))) {
+      q.may_overflow = true;  // the sign or kind of a special value hangs on the error
+    }
+  };
+  const auto [at_g, count_g] = corners(g);
+  const auto [at_u, count_u] = corners(u);
+  const auto [at_dh, count_dh] = corners(dh);
+  const unsigned corner_count = count_g * count_u * count_dh;
+  for (unsigned corner = 0; corner < corner_count && corner_count > 1; ++corner) {
+    const auto c =
+        math::gate_mul_grad(gate_, at_g[corner % count_g], at_u[corner / count_g % count_u],
+                            at_dh[corner / (count_g * count_u)]);
     widen(out.h, c.h);
     widen(out.dg, c.dg);
     widen(out.du, c.du);

@@ -43,8 +43,7 @@ void Comparator::add(std::int64_t row, std::int64_t col, const OracleValue& expe
     ++result_.informative;
   } else if (!std::isfinite(got)) {
     // Rounded over the edge of the type's range: right where the bound reaches that far.
-    ok = std::isinf(got) && (got > 0) == (value > 0) &&
-         std::fabs(value) + expected.bound > largest(dtype_);
+    ok = std::isinf(got) && (got > 0 ? value : -value) + expected.bound > largest(dtype_);
   } else {
     ok = error <= expected.bound;
     ratio = error == 0 ? 0.0 : error / expected.bound;
@@ -52,7 +51,11 @@ void Comparator::add(std::int64_t row, std::int64_t col, const OracleValue& expe
     sum_error_ += error;
     sum_expected_ += std::fabs(value);
     ++finite_;
-    if (std::fabs(value) > expected.bound) ++result_.informative;
+    if (std::fabs(value) > expected.bound) {
+      ++result_.informative;
+    } else if (expected.may_overflow) {
+      ++result_.unchecked;  // any sign of the overflow is right, and a clamp made it finite
+    }
     if (value == 0 && expected.bound == 0) ++result_.exact_zeros;
   }
   if (!ok && !(ratio > 1)) ratio = kInfinity;

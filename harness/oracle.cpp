@@ -119,16 +119,22 @@ struct UncertainRow {
   [[nodiscard]] std::size_t size() const { return value.size(); }
 };
 
-TermSums dot_uncertain(const UncertainRow& a, const double* b) {
+// Whether the errors of a row's elements are independent, or may all be the same one.
+enum class Errors { kIndependent, kAlike };
+
+TermSums dot_uncertain(const UncertainRow& a, const double* b,
+                       Errors errors = Errors::kIndependent) {
   TermSums out = dot_exact(a.value.data(), b, a.size());
   double bound[kLanes] = {};
   double square[kLanes] = {};
+  double linear[kLanes] = {};
   double common[kLanes] = {};
   const auto add = [&](std::size_t i, std::size_t l) {
     const double size = std::isfinite(b[i]) ? std::fabs(b[i]) : 0.0;
     const double spread = a.spread[i] * size;
     bound[l] += a.bound[i] * size;
     square[l] += spread * spread;
+    linear[l] += spread;
     common[l] += std::isfinite(b[i]) ? a.common[i] * b[i] : 0.0;
   };
   std::size_t i = 0;
@@ -137,7 +143,7 @@ TermSums dot_uncertain(const UncertainRow& a, const double* b) {
   }
   for (; i < a.size(); ++i) add(i, 0);
   out.bound = total(bound);
-  out.square = total(square);
+  out.square = errors == Errors::kAlike ? total(linear) * total(linear) : total(square);
   out.common = total(common);
   out.may_overflow = a.may_overflow;
   for (i = 0; i < a.size() && !std::isfinite(out.value); ++i) {
@@ -178,9 +184,15 @@ struct Oracle::State {
   Rounding rounding;
   bool exact = false;
   bool rounded_g_u = false;
+  Errors of_tokens = Errors::kIndependent;  // a broadcast token's error comes M times
 
   State(const Problem& problem, const Operands& operands)
-      : p(problem), inputs(operands), specs(operand_specs(problem)), rounding(problem) {}
+      : p(problem), inputs(operands), specs(operand_specs(problem)), rounding(problem) {
+    for (const OperandSpec& spec : specs) {
+      const bool broadcast = spec.rows > 1 && spec.layout.row_stride_bytes == 0;
+      if (spec.access == Access::kRead && broadcast) of_tokens = Errors::kAlike;
+    }
+  }
 
   [[nodiscard]] Matrix matrix(Operand id) const {
     return {specs[static_cast<std::size_t>(id)], inputs};
@@ -403,7 +415,7 @@ Uncertain Oracle::State::dx_at(std::int64_t m, std::int64_t i) {
 Uncertain Oracle::State::weight_grad(Operand out, const UncertainRow& left,
                                      const std::vector<double>& right, std::int64_t row,
                                      std::int64_t col) {
-  TermSums sums = dot_uncertain(left, right.data());
+  TermSums sums = dot_uncertain(left, right.data(), of_tokens);
   if (p.accumulate_dw) add_term(sums, matrix(out).at(row, col));
   return rounding.dot(sums);
 }

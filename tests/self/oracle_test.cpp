@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -170,6 +171,36 @@ TEST(Bounds, CoverTheJumpAtAClamp) {
   EXPECT_GE(got.dg.error(), std::fabs(got.dg.value));
   const auto sure = rounding.gate_mul_grad({.value = 0.9}, {.value = 0.5}, {.value = 2.0});
   EXPECT_LT(sure.dg.error(), std::fabs(sure.dg.value));
+}
+
+// What leaves the accumulator's range is an infinity, of a sign that the order of the sum decides;
+// through a clamp it gives a finite result, and both are right.
+TEST(Bounds, CoverAnOverflowThatAClampHides) {
+  Problem p;
+  p.m = p.d = p.h = 1;
+  p.gate = {.activation = Activation::kIdentity, .limit = 2.0F};
+  const Rounding rounding(p);
+  const auto got = rounding.gate_mul({.value = 1}, {.value = 3e38, .may_overflow = true});
+  EXPECT_EQ(got.value, 2);
+  EXPECT_GE(got.error(), 4);
+  EXPECT_TRUE(got.may_overflow);  // it may also be NaN
+  EXPECT_LT(rounding.gate_mul({.value = 1}, {.value = 3e38}).error(), 1e-5);
+}
+
+// Tokens that are one row in memory err alike: their errors add up over tokens.
+TEST(Bounds, OfABroadcastTokenAddUp) {
+  const auto bound_of = [](const char* text) {
+    Case c = parsed(text);
+    EXPECT_TRUE(place(c));
+    const std::vector<std::uint16_t> bf16(4096, 0x3F81);  // 1.0078125 everywhere
+    Operands in;
+    for (std::size_t id = 0; id < kOperandCount; ++id) {
+      set_address(in, static_cast<Operand>(id), const_cast<std::uint16_t*>(bf16.data()));
+    }
+    return Oracle(c.problem, in).at(Operand::kDwUp, 0, 0).bound;
+  };
+  EXPECT_GT(bound_of("400x1x1:mlp_grad:recompute:broadcast"),
+            1.5 * bound_of("400x1x1:mlp_grad:recompute"));
 }
 
 }  // namespace
