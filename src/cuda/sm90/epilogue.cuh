@@ -4,68 +4,24 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "cuda/ptx/stmatrix.cuh"
 #include "cuda/sm90/gemm_params.hpp"
+#include "cuda/tile/pair.cuh"
 #include "math/gate.hpp"
 
 namespace sluice::cuda::sm90 {
+
+using tile::load_pair;
+using tile::pack;
+using tile::Pair;
+using tile::with_activation;
 
 // One tile of the output: m-th row tile of the cluster, n-th column tile.
 struct Tile {
   int m;
   int n;
 };
-
-// Two columns that a thread holds next to each other.
-struct Pair {
-  float lo;
-  float hi;
-};
-
-template <class Element>
-__device__ __forceinline__ std::uint32_t pack(Pair v) {
-  if constexpr (std::is_same_v<Element, __half>) {
-    const __half2 packed = __floats2half2_rn(v.lo, v.hi);
-    return reinterpret_cast<const std::uint32_t&>(packed);
-  } else {
-    const __nv_bfloat162 packed = __floats2bfloat162_rn(v.lo, v.hi);
-    return reinterpret_cast<const std::uint32_t&>(packed);
-  }
-}
-
-template <class Element>
-__device__ __forceinline__ Pair load_pair(const void* base, long long index, bool first,
-                                          bool second) {
-  const Element* p = static_cast<const Element*>(base) + index;
-  return {first ? static_cast<float>(p[0]) : 0.0F, second ? static_cast<float>(p[1]) : 0.0F};
-}
-
-// Calls f with the activation as a compile-time constant, so that the switch is outside the loops.
-template <class F>
-__device__ __forceinline__ void with_activation(Activation activation, const F& f) {
-  switch (activation) {
-    case Activation::kSilu:
-      f(std::integral_constant<Activation, Activation::kSilu>{});
-      break;
-    case Activation::kGeluTanh:
-      f(std::integral_constant<Activation, Activation::kGeluTanh>{});
-      break;
-    case Activation::kGeluErf:
-      f(std::integral_constant<Activation, Activation::kGeluErf>{});
-      break;
-    case Activation::kRelu:
-      f(std::integral_constant<Activation, Activation::kRelu>{});
-      break;
-    case Activation::kSigmoid:
-      f(std::integral_constant<Activation, Activation::kSigmoid>{});
-      break;
-    case Activation::kIdentity:
-      f(std::integral_constant<Activation, Activation::kIdentity>{});
-      break;
-  }
-}
 
 // Byte offset of the 16-byte chunk (row, chunk) in the out tile: boxes of kOutBoxCols columns, each
 // swizzled as its tensor map says (128-byte rows by row % 8, 64-byte rows by row / 2 % 4).
