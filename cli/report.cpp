@@ -24,11 +24,13 @@ struct Arguments {
   std::string python = "python3";
 };
 
-// <prefix>/share/sluice/python beside <prefix>/bin/sluice, in an install and in a build tree.
+// What to put on PYTHONPATH: <prefix>/share/sluice/python beside <prefix>/bin/sluice, in an install
+// and in a build tree; in a wheel <prefix> is the package itself, and its parent is on the path.
 fs::path package_folder() {
   std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  return program.parent_path().parent_path() / "share" / "sluice" / "python";
+  const fs::path prefix = fs::read_symlink("/proc/self/exe", error).parent_path().parent_path();
+  if (fs::exists(prefix / "__init__.py", error)) return prefix.parent_path();
+  return prefix / "share" / "sluice" / "python";
 }
 
 // The environment with the package's folder before any other on PYTHONPATH.

@@ -1,19 +1,24 @@
 # Install, export for find_package(sluice), pkg-config. The installed tree may be moved as a whole.
 #   sluice::sluice  libsluice.so        sluice::static  libsluice.a
+# Component "runtime" is what the Python wheel holds (pyproject.toml): the library and the program.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS sluice sluice_static EXPORT sluice-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    COMPONENT runtime NAMELINK_COMPONENT development
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(SKBUILD)  # a wheel holds no symbolic links: one file, called by its SONAME
+  set_target_properties(sluice PROPERTIES VERSION ${PROJECT_VERSION_MAJOR})
+endif()
 if(TARGET sluice_cli)
   file(RELATIVE_PATH library_from_program
     ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   # The first entry serves the build tree, which has its programs in bin and libraries in lib.
   set_target_properties(sluice_cli PROPERTIES
     INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN/${library_from_program}")
-  install(TARGETS sluice_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS sluice_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
   # `sluice report` runs this package with the python3 that it finds.
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/python/src/ DESTINATION ${CMAKE_INSTALL_DATADIR}/sluice/python
     PATTERN __pycache__ EXCLUDE)

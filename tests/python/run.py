@@ -12,6 +12,7 @@ import unittest
 from pathlib import Path
 
 _SKIPPED = 77
+_STANDARD_LIBRARY_ONLY = {"test_results", "test_capi"}
 
 
 def main() -> int:
@@ -19,7 +20,7 @@ def main() -> int:
     modules = sys.argv[1:]
     folder = Path(__file__).parent
     sys.path.insert(0, str(folder))
-    needs = [] if modules == ["test_results"] else ["numpy", "matplotlib"]
+    needs = [] if set(modules) <= _STANDARD_LIBRARY_ONLY else ["numpy", "matplotlib"]
     missing = [name for name in needs if importlib.util.find_spec(name) is None]
     if missing:
         print(f"{sys.executable} has no {' and no '.join(missing)}", file=sys.stderr)

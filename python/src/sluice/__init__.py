@@ -1,6 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sluice's Python side: checkpoints for the benches and the pages made from their results.
+"""Sluice in Python: what the library is and would do here, and the door to its other modules.
 
-Modules are programs of their own (``python -m sluice.checkpoint``, ``python -m sluice.report``,
-``python -m sluice.readme_tables``) and import only what they use.
+==========================  =======================================================================
+``info, plan, explain``     what the library finds here and chooses for a problem (``capi``)
+``Gate``                    the activation and its parameters (``gate``)
+``python -m sluice``        the command line; ``python -m sluice doctor`` checks the installation
+``sluice.checkpoint``       a real model's MLPs as a checkpoint for the benches
+``sluice.report``           a page drawn from results files
+==========================  =======================================================================
+
+Importing ``sluice`` loads nothing but the standard library: names below are loaded on first use.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sluice.capi import DeviceInfo, Info, PlanInfo, SluiceError, explain, info, plan
+    from sluice.gate import Gate
+
+_HOMES = {
+    "DeviceInfo": "sluice.capi",
+    "Gate": "sluice.gate",
+    "Info": "sluice.capi",
+    "PlanInfo": "sluice.capi",
+    "SluiceError": "sluice.capi",
+    "explain": "sluice.capi",
+    "info": "sluice.capi",
+    "plan": "sluice.capi",
+}
+
+__all__ = [
+    "DeviceInfo",
+    "Gate",
+    "Info",
+    "PlanInfo",
+    "SluiceError",
+    "explain",
+    "info",
+    "plan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("sluice.capi").version()
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'sluice' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``sluice`` and ``python -m sluice``: the command line that is installed with the package, and
+``doctor``, which checks the installation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs ``doctor`` here and hands everything else to the program; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["doctor"]:
+        from sluice.doctor import main as doctor
+
+        return doctor(words[1:])
+    program = Path(__file__).parent / "bin" / "sluice"
+    if not program.is_file():
+        print(
+            f"sluice: {program} is not there: this package was not installed by pip; "
+            "`sluice doctor` and the modules work without it",
+            file=sys.stderr,
+        )
+        return 3
+    # `sluice report` draws with this Python, not with the first python3 of the PATH.
+    os.environ.setdefault("SLUICE_PYTHON", sys.executable)
+    os.execv(program, ["sluice", *words])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m sluice doctor``: what of Sluice works in this Python, and what it found to work with.
+
+One line a fact: ``ok``, ``no`` (not there, and not needed) or ``BAD``. Exit status 0, or 1 where a
+line is BAD: the library does not load, or a part of the package that is installed does not work.
+Engines and Torch are looked up by their metadata; Torch is imported only where the package carries
+the operators for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice import capi
+
+ENGINES = ("transformers", "vllm", "sglang")
+PLUGIN_GROUPS = ("vllm.general_plugins", "sglang.srt.plugins")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    state: str  # ok, no, BAD
+    subject: str
+    text: str
+
+
+def _library() -> Iterator[Finding]:
+    try:
+        found = capi.info()
+    except (ImportError, capi.SluiceError) as error:
+        yield Finding("BAD", "library", str(error))
+        return
+    yield Finding("ok", "library", f"{found.version}, {found.library}")
+    for device in found.devices:
+        if device.index == "cpu":
+            text = f"{device.threads} threads, SIMD {' '.join(device.simd_targets)}"
+        else:
+            text = f"compute capability {device.compute_capability / 10}, {device.sm_count} SMs"
+        yield Finding("ok", device.index, f"{device.name}, {text}")
+    for backend, names in found.variants.items():
+        state = "ok" if names else "no"
+        yield Finding(
+            state, f"{backend} variants", ", ".join(names) or "none: built without this backend"
+        )
+
+
+def _driver() -> Finding:
+    """The CUDA driver, asked without initialising it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Finding("no", "CUDA driver", "none (libcuda.so.1)")
+    number = ctypes.c_int()
+    code = driver.cuDriverGetVersion(ctypes.byref(number))
+    if code != 0:
+        return Finding("no", "CUDA driver", f"cuDriverGetVersion returned {code}")
+    return Finding("ok", "CUDA driver", f"for CUDA {number.value // 1000}.{number.value % 1000 // 10}")
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _engines() -> Iterator[Finding]:
+    for name in ENGINES:
+        version = _installed(name)
+        yield Finding("ok" if version else "no", name, version or "not installed")
+
+
+def _plugins() -> Iterator[Finding]:
+    for group in PLUGIN_GROUPS:
+        for point in importlib.metadata.entry_points(group=group):
+            if point.value.startswith("sluice"):
+                yield Finding("ok", "plug-in", f"{group}: {point.name} = {point.value}")
+
+
+def _program() -> Finding:
+    program = Path(__file__).parent / "bin" / "sluice"
+    if program.is_file():
+        return Finding("ok", "command line", str(program))
+    return Finding("no", "command line", "not in this package (run from a source tree)")
+
+
+def findings() -> Iterator[Finding]:
+    """Everything that ``doctor`` prints, in order."""
+    yield Finding("ok", "Python", f"{platform.python_version()}, {sys.executable}")
+    yield from _library()
+    yield _driver()
+    yield _program()
+    yield from _engines()
+    yield from _plugins()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    argparse.ArgumentParser(
+        prog="python -m sluice doctor", description="Check this installation of Sluice."
+    ).parse_args(arguments)
+    bad = False
+    for finding in findings():
+        print(f"{finding.state:<4} {finding.subject:<15} {finding.text}")
+        bad = bad or finding.state == "BAD"
+    return int(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

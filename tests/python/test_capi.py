@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ctypes mirror of sluice.h against the header and the library, and the doctor."""
+
+import contextlib
+import ctypes
+import io
+import math
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import sluice
+from sluice import capi, doctor
+from sluice.gate import ACTIVATIONS, Gate
+
+INCLUDE = os.environ.get("SLUICE_INCLUDE_DIRS", "")
+MIRRORS = {
+    "sluice_error": capi.CError,
+    "sluice_layout": capi.CLayout,
+    "sluice_layouts": capi.CLayouts,
+    "sluice_gate": capi.CGate,
+    "sluice_norm": capi.CNorm,
+    "sluice_problem": capi.CProblem,
+    "sluice_device": capi.CDevice,
+    "sluice_options": capi.COptions,
+    "sluice_plan": capi.CPlan,
+}
+
+
+def assertions(name: str, mirror: type[ctypes.Structure]) -> list[str]:
+    """C that compiles only where every member of the mirror is where the header has it. A struct
+    with struct_size may have grown at its end (docs/abi.md); the others are fixed."""
+    grows = mirror._fields_[0][0] == "struct_size"
+    size = ctypes.sizeof(mirror)
+    lines = [f'_Static_assert(sizeof({name}) {">=" if grows else "=="} {size}, "{name}");']
+    for field, kind, *_ in mirror._fields_:
+        lines.append(
+            f"_Static_assert(offsetof({name}, {field}) == {getattr(mirror, field).offset} && "
+            f'sizeof((({name}*)0)->{field}) == {ctypes.sizeof(kind)}, "{name}.{field}");'
+        )
+    return lines
+
+
+def compiles(lines: list[str]) -> tuple[bool, str]:
+    command = [shutil.which("cc") or "cc", "-std=c11", "-fsyntax-only", "-x", "c", "-"]
+    command += [f"-I{folder}" for folder in INCLUDE.split(os.pathsep)]
+    source = "\n".join(["#include <stddef.h>", '#include "sluice/sluice.h"', *lines])
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    return done.returncode == 0, done.stderr
+
+
+class Header(unittest.TestCase):
+    def test_every_mirrored_member_lies_where_the_header_has_it(self) -> None:
+        lines = [line for name, mirror in MIRRORS.items() for line in assertions(name, mirror)]
+        good, messages = compiles(lines)
+        self.assertTrue(good, messages)
+
+    def test_a_member_in_the_wrong_place_does_not_compile(self) -> None:
+        class Swapped(ctypes.Structure):
+            _fields_ = [*capi.CGate._fields_[:1], *reversed(capi.CGate._fields_[1:])]
+
+        good, messages = compiles(assertions("sluice_gate", Swapped))
+        self.assertFalse(good)
+        self.assertIn("sluice_gate.alpha", messages)
+
+    def test_names_are_in_the_order_of_the_enumerators(self) -> None:
+        lib = capi.library()
+        for names, function in (
+            (capi.DTYPES, lib.sluice_dtype_name),
+            (capi.OPS, lib.sluice_op_name),
+            (ACTIVATIONS, lib.sluice_activation_name),
+        ):
+            self.assertEqual([function(i).decode() for i in range(len(names))], list(names))
+
+
+class Queries(unittest.TestCase):
+    def test_info_has_this_cpu_first(self) -> None:
+        found = sluice.info()
+        self.assertRegex(found.version, r"^\d+\.\d+\.\d+$")
+        self.assertEqual(sluice.__version__, found.version)
+        self.assertEqual(found.devices[0].index, "cpu")
+        self.assertGreaterEqual(found.devices[0].threads, 1)
+        self.assertEqual(found.variants["cpu"][-1], "cpu.reference")
+
+    def test_a_plan_says_what_would_run(self) -> None:
+        made = sluice.plan(16, 576, 1536, gate=Gate.clamped_swiglu(), threads=1)
+        self.assertEqual((made.variant, made.source, made.threads), ("cpu.simd", "heuristic", 1))
+        self.assertEqual(made.flops, 2 * 3 * 16 * 576 * 1536)
+        forced = sluice.plan(16, 576, 1536, variant="cpu.reference")
+        self.assertEqual((forced.variant, forced.source), ("cpu.reference", "forced"))
+
+    def test_explain_gives_the_reason_of_a_refusal(self) -> None:
+        text = sluice.explain(4, 8, 8, dtype="fp64")
+        self.assertRegex(text, "cpu.simd: refused: .*fp64")
+        self.assertRegex(text, "cpu.reference: chosen")
+
+    def test_errors_are_pythons_own_and_name_the_field(self) -> None:
+        for wrong, message in (
+            (lambda: sluice.plan(-1, 8, 8), "^m: got -1"),
+            (lambda: sluice.plan(1, 8, 8, variant="cpu.none"), "cpu.none"),
+            (lambda: sluice.plan(1, 8, 8, dtype="int3"), "^dtype: got 'int3', wanted one of bf16"),
+            (lambda: sluice.plan(1, 8, 8, op="mul"), "^op: got 'mul'"),
+            (lambda: sluice.plan(1, 8, 8, device="tpu"), "^device: got 'tpu'"),
+            (lambda: sluice.plan(1, 8, 8, gate=Gate(alpha=math.nan)), "alpha"),
+            (lambda: Gate("swish"), "^activation: got 'swish'"),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                wrong()
+        with self.assertRaisesRegex(TypeError, "bias"):
+            sluice.plan(1, 8, 8, bias=True)
+
+    def test_a_forced_variant_that_refuses_is_not_implemented(self) -> None:
+        with self.assertRaises(NotImplementedError) as caught:
+            sluice.plan(1, 8, 8, dtype="fp64", variant="cpu.simd")
+        self.assertEqual(caught.exception.code, 2)
+
+    def test_a_missing_library_says_where_it_was_looked_for(self) -> None:
+        capi.library.cache_clear()
+        self.addCleanup(capi.library.cache_clear)
+        with mock.patch.dict(os.environ, {"SLUICE_LIBRARY_DIR": "/nowhere"}):
+            with self.assertRaisesRegex(ImportError, "/nowhere/libsluice.*SLUICE_LIBRARY_DIR"):
+                sluice.info()
+
+
+class Import(unittest.TestCase):
+    def test_importing_the_package_loads_none_of_its_parts(self) -> None:
+        code = (
+            "import sys, sluice; sluice.Gate; "
+            "print([m for m in sys.modules if m in ('ctypes', 'numpy', 'torch', 'sluice.capi')])"
+        )
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        self.assertEqual(out.stdout.strip(), "[]")
+
+    def test_what_is_promised_is_there(self) -> None:
+        for name in sluice.__all__:
+            self.assertIn(name, dir(sluice))
+            if name not in ("GatedMLP", "patch"):  # these need Torch
+                getattr(sluice, name)
+        with self.assertRaises(AttributeError):
+            sluice.nothing_of_this_name
+
+
+class Doctor(unittest.TestCase):
+    def run_doctor(self) -> tuple[int, str]:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            code = doctor.main([])
+        return code, out.getvalue()
+
+    def test_a_working_library_is_ok(self) -> None:
+        code, out = self.run_doctor()
+        self.assertEqual(code, 0, out)
+        self.assertRegex(out, r"(?m)^ok   library +\d")
+        self.assertRegex(out, r"(?m)^ok   cpu variants +.*cpu.reference")
+        self.assertRegex(out, r"(?m)^(ok|no)   CUDA driver")
+
+    def test_a_library_that_does_not_load_is_bad(self) -> None:
+        capi.library.cache_clear()
+        self.addCleanup(capi.library.cache_clear)
+        with mock.patch.dict(os.environ, {"SLUICE_LIBRARY_DIR": "/nowhere"}):
+            code, out = self.run_doctor()
+        self.assertEqual(code, 1)
+        self.assertRegex(out, r"(?m)^BAD  library +/nowhere")
+
+    def test_the_program_is_missed_outside_of_a_wheel(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "sluice", "list"], capture_output=True, text=True, check=False
+        )
+        if (Path(sluice.__file__).parent / "bin" / "sluice").is_file():
+            self.skipTest("this is an installed package")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("not installed by pip", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

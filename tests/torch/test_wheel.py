@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed wheel: the command and the library in it work, from any folder, with any Python 3."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import sluice
+
+PACKAGE = Path(sluice.__file__).parent
+SITE = PACKAGE.parent
+SOURCE = Path(__file__).parents[2]
+MOST_BYTES = 30e6  # issue: a wheel, the CUDA backend included, stays below this
+
+
+def call(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, check=False, cwd="/"
+    )
+
+
+class Wheel(unittest.TestCase):
+    def setUp(self) -> None:
+        if not (PACKAGE / "bin" / "sluice").is_file():
+            self.skipTest(f"{PACKAGE} was not installed from a wheel")
+
+    def test_the_command_runs_the_program_and_the_doctor(self) -> None:
+        for command in ([SITE / "bin" / "sluice"], [sys.executable, "-m", "sluice"]):
+            listed = call(*command, "list", "variants")
+            self.assertEqual(listed.returncode, 0, listed.stderr)
+            self.assertIn("cpu.reference", listed.stdout)
+            checked = call(*command, "doctor")
+            self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+            self.assertIn(str(PACKAGE / "bin" / "sluice"), checked.stdout)
+        self.assertEqual(call(SITE / "bin" / "sluice", "nothing").returncode, 2)
+
+    def test_report_draws_with_this_python(self) -> None:
+        results = SOURCE / "tests" / "python" / "data" / "cpu.json"
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "page.html"
+            done = call(SITE / "bin" / "sluice", "report", results, "-o", page)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("<svg", page.read_text(encoding="utf-8"))
+
+    def test_the_library_is_the_packages_own_and_of_the_projects_version(self) -> None:
+        self.assertNotIn("SLUICE_LIBRARY_DIR", os.environ)
+        found = sluice.info()
+        self.assertTrue(found.library.is_relative_to(PACKAGE))
+        project = (SOURCE / "CMakeLists.txt").read_text(encoding="utf-8")
+        version = re.search(r"project\(sluice VERSION ([0-9.]+)", project)
+        self.assertEqual(found.version, version[1])
+        self.assertTrue((SITE / f"sluice-{version[1]}.dist-info").is_dir())
+
+    def test_one_wheel_serves_every_python_3(self) -> None:
+        (tags,) = SITE.glob("sluice-*.dist-info/WHEEL")
+        self.assertRegex(tags.read_text(encoding="utf-8"), r"(?m)^Tag: py3-none-\w+$")
+
+    def test_it_is_small_and_holds_no_path_of_the_build(self) -> None:
+        wheels = list((SITE.parent / "wheel").glob("sluice-*.whl"))
+        for wheel in wheels:
+            self.assertLess(wheel.stat().st_size, MOST_BYTES)
+        binaries = [PACKAGE / "bin" / "sluice", *(PACKAGE / "lib").iterdir()]
+        self.assertGreaterEqual(len(binaries), 2)
+        for binary in binaries:
+            self.assertNotIn(os.fsencode(SOURCE) + b"/", binary.read_bytes(), binary.name)
+
+
+if __name__ == "__main__":
+    unittest.main()
