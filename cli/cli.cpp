@@ -103,7 +103,7 @@ Expected<Device> find_device(const std::string& name) {
 }
 
 Expected<DType> parse_dtype(const std::string& name) {
-  for (int i = 0; i < kDTypeCount; ++i) {
+  for (int i = 0; i < kFloatDTypeCount; ++i) {
     if (name == to_string(static_cast<DType>(i))) return static_cast<DType>(i);
   }
   return make_error(ErrorCode::kInvalidArgument,

@@ -198,7 +198,7 @@ std::int64_t operand_bytes(const Problem& problem) {
   for (const OperandSpec& spec : operand_specs(problem)) {
     if (spec.access == Access::kUnused) continue;
     const std::int64_t rows = spec.layout.row_stride_bytes == 0 ? 1 : spec.rows;
-    bytes += rows * spec.cols * size_bytes(spec.dtype);
+    bytes += rows * bytes_of(spec.dtype, spec.cols);
   }
   return bytes;
 }

@@ -37,6 +37,8 @@ double largest(DType dtype) noexcept {
       return static_cast<double>(std::numeric_limits<float>::max());
     case DType::kF64:
       return std::numeric_limits<double>::max();
+    default:  // nothing is rounded to a block type
+      break;
   }
   return 0;
 }
@@ -53,7 +55,7 @@ double rounding_error(double magnitude, DType dtype) noexcept {
     case DType::kF32:
       half_smallest = 0x1p-150;
       break;
-    case DType::kF64:
+    default:
       break;
   }
   return std::max(0.5 * epsilon(dtype) * std::fabs(magnitude), half_smallest);

@@ -205,7 +205,7 @@ class Parser {
       const auto [name, tail] = cut(rest, '/');
       const auto dtype = by_name<DType>(name, kDTypeCount);
       if (!dtype || count == types.size()) {
-        return bad_token(token, "wanted bf16, fp16, fp32 or fp64, or x/w/y, or x/w/y/dw");
+        return bad_token(token, "wanted a type, or x/w/y, or x/w/y/dw");
       }
       types[count++] = *dtype;
       more = name.size() < rest.size();
@@ -213,9 +213,14 @@ class Parser {
     }
     if (count == 2) return bad_token(token, "wanted one type, x/w/y, or x/w/y/dw");
     Problem& p = case_.problem;
+    if (count == 1) {
+      p.w_dtype = types[0];
+      if (!is_block_type(types[0])) p.x_dtype = p.y_dtype = types[0];
+      return {};
+    }
     p.x_dtype = types[0];
-    p.w_dtype = count == 1 ? types[0] : types[1];
-    p.y_dtype = count == 1 ? types[0] : types[2];
+    p.w_dtype = types[1];
+    p.y_dtype = types[2];
     dw_named_ = count == 4;
     if (dw_named_) p.dw_dtype = types[3];
     return {};
@@ -320,12 +325,14 @@ std::int64_t round_up(std::int64_t value, std::int64_t unit) {
 // One matrix on its own: kContiguous stands where nothing was asked for.
 Layout padded(const Case& c, std::int64_t cols, DType dtype) {
   Layout layout;
-  if (c.pad_elems > 0) layout.row_stride_bytes = (cols + c.pad_elems) * size_bytes(dtype);
+  if (c.pad_elems > 0) {
+    layout.row_stride_bytes = bytes_of(dtype, cols + c.pad_elems * block_elems(dtype));
+  }
   return layout;
 }
 
 Layout weight_pair(const Case& c, DType dtype) {
-  const std::int64_t cols = c.problem.d + c.pad_elems;
+  const std::int64_t cols = c.problem.d + c.pad_elems * block_elems(dtype);
   if (c.placement == Placement::kInterleaved) return interleaved_rows(c.block_rows, cols, dtype);
   return padded(c, c.problem.d, dtype);
 }
@@ -411,6 +418,9 @@ std::string norm_text(const Norm& norm) {
 std::string types_text(const Problem& p) {
   const DType standard_dw = p.x_dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   const bool one = p.x_dtype == p.w_dtype && p.x_dtype == p.y_dtype;
+  const bool blocks = is_block_type(p.w_dtype) && p.x_dtype == DType::kBF16 &&
+                      p.y_dtype == DType::kBF16 && p.dw_dtype == standard_dw;
+  if (blocks) return fmt::format(":{}", to_string(p.w_dtype));
   if (p.dw_dtype != standard_dw) {
     return fmt::format(":{}/{}/{}/{}", to_string(p.x_dtype), to_string(p.w_dtype),
                        to_string(p.y_dtype), to_string(p.dw_dtype));
@@ -460,8 +470,9 @@ std::int64_t pair_offset_bytes(const Case& c, Operand gate) {
   const Problem& p = c.problem;
   const bool gradient = gate == Operand::kDwGate || gate == Operand::kDwUp;
   const bool weights = gradient || gate == Operand::kWGate || gate == Operand::kWUp;
-  const std::int64_t elem = size_bytes(gradient ? p.dw_dtype : (weights ? p.w_dtype : p.x_dtype));
-  const std::int64_t row = weights ? (p.d + c.pad_elems) * elem : elem;
+  const DType dtype = gradient ? p.dw_dtype : (weights ? p.w_dtype : p.x_dtype);
+  const std::int64_t row =
+      weights ? bytes_of(dtype, p.d + c.pad_elems * block_elems(dtype)) : size_bytes(dtype);
   switch (c.placement) {
     case Placement::kSeparate:
       return 0;

@@ -27,7 +27,8 @@ struct Case {
   Placement placement = Placement::kSeparate;
   std::int64_t block_rows = 0;  ///< kInterleaved: rows (weights) or columns (activations) a block
   bool up_first = false;        ///< the up matrix comes first; not for kSeparate
-  std::int64_t pad_elems = 0;   ///< elements added to every row stride
+  std::int64_t pad_elems = 0;   ///< elements (blocks, in weights of a block type) added to every
+                                ///< row stride
   std::int64_t align = 0;       ///< 0: as aligned as the layout allows, up to 16 bytes. Else every
                                 ///< pointer is a multiple of this or its element, not of twice
   bool broadcast = false;       ///< x, x_residual, residual, dy, dh, h if read: one row, stride 0
@@ -42,6 +43,7 @@ struct Case {
 ///   mlp gate_up down gate_mul gate_mul_grad gate_up_grad mlp_grad     operator; default mlp
 ///   bf16 fp16 fp32 fp64, or x/w/y or x/w/y/dw ("fp32/bf16/fp32")      types; default bf16.
 ///       dw (weight gradients) is fp32 where not named, fp64 where x is
+///   q8_0 q4_0 q4_1                        weights in blocks, x and y of bf16; or as w of x/w/y
 ///   silu gelu_tanh gelu_erf relu sigmoid identity clamped_swiglu      gate; default silu; with
 ///       "(alpha=1.7,limit=7,up_offset=1,gate_multiplier=1.3,output_multiplier=2)" or part of it
 ///   separate concat interleaved1 interleaved8 ...                     placement; default separate;

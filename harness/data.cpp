@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "math/float_types.hpp"
+#include "math/block_types.hpp"
 
 namespace sluice::harness {
 namespace {
@@ -61,12 +61,12 @@ struct Run {
 };
 
 void add_runs(const OperandSpec& spec, std::int64_t offset, std::vector<Run>& runs) {
-  const std::int64_t elem = size_bytes(spec.dtype);
   const std::int64_t block = spec.layout.block_cols == 0 ? spec.cols : spec.layout.block_cols;
   for (std::int64_t row = 0; row < spec.rows; ++row) {
     for (std::int64_t col = 0; col < spec.cols; col += block) {
       const std::int64_t begin = offset + offset_bytes(spec.layout, spec.dtype, row, col);
-      runs.push_back({begin, begin + std::min(block, spec.cols - col) * elem, spec.id, row});
+      const std::int64_t end = begin + bytes_of(spec.dtype, std::min(block, spec.cols - col));
+      runs.push_back({begin, end, spec.id, row});
     }
   }
 }
@@ -91,7 +91,8 @@ struct HostCopy {
 
 double HostMatrix::at(std::int64_t row, std::int64_t col) const {
   return math::load(
-      static_cast<const char*>(data) + offset_bytes(spec.layout, spec.dtype, row, col), spec.dtype);
+      static_cast<const char*>(data) + offset_bytes(spec.layout, spec.dtype, row, col), spec.dtype,
+      col);
 }
 
 struct OperandSet::State {
@@ -177,7 +178,7 @@ Status OperandSet::State::allocate(Buffer& buffer) {
   auto align = static_cast<std::size_t>(test_case.align);
   if (align != 0) {  // run() wants whole elements, whatever is promised
     for (const Member& member : buffer.members) {
-      align = std::max(align, static_cast<std::size_t>(size_bytes(spec(member.id).dtype)));
+      align = std::max(align, static_cast<std::size_t>(alignment_of(spec(member.id).dtype)));
     }
   }
   auto memory = RigBuffer::make(*rig, 2 * kGuardBytes + 4 * align + buffer.data_bytes);

@@ -2,12 +2,14 @@
 #include "harness/fill.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <thread>
 #include <vector>
 
+#include "harness/quantise.hpp"
 #include "math/float_types.hpp"
 
 namespace sluice::harness {
@@ -166,6 +168,9 @@ void set_range(DType dtype, FillParams& out) {
       out.smallest = 0x1p-133F;
       break;
     case DType::kF16:
+    case DType::kQ8_0:  // of a block's scale
+    case DType::kQ4_0:
+    case DType::kQ4_1:
       out.largest = 65504.0F;
       out.smallest = 0x1p-24F;
       break;
@@ -186,11 +191,38 @@ void write(void* to, DType dtype, float value) {
   }
 }
 
+// Blocks of one row. Integers are held exactly; what is special about a block is its scale.
+void fill_blocks(const OperandSpec& spec, const FillParams& params, std::int64_t row, char* start) {
+  FillParams plain = params;
+  if (params.fill == Fill::kSpecial) plain.fill = Fill::kNormal;
+  const auto period = std::max<std::uint64_t>(params.special_period / kBlockElems, 1);
+  std::array<float, kBlockElems> values{};
+  for (std::int64_t col = 0; col < spec.cols; col += kBlockElems) {
+    char* const block = start + bytes_of(spec.dtype, col);
+    for (std::size_t j = 0; j < values.size(); ++j) {
+      values[j] = fill_value(plain, row, col + static_cast<std::int64_t>(j));
+    }
+    if (params.fill == Fill::kIntegers) {
+      encode_units(spec.dtype, values, static_cast<int>((row + col / kBlockElems) % 3), block);
+      continue;
+    }
+    quantise_block(spec.dtype, values, block);
+    const std::uint64_t bits = detail::draw(params.key, row, col, 3);
+    if (params.fill == Fill::kSpecial && (bits >> 8) % period == 0) {
+      set_block_scale(block, detail::special_value(params, bits & 31));
+    }
+  }
+}
+
 void fill_rows(const OperandSpec& spec, const FillParams& params, char* base, std::int64_t first,
                std::int64_t last) {
   const std::int64_t elem = size_bytes(spec.dtype);
   for (std::int64_t row = first; row < last; ++row) {
     char* const start = base + offset_bytes(spec.layout, spec.dtype, row, 0);
+    if (is_block_type(spec.dtype)) {
+      fill_blocks(spec, params, row, start);
+      continue;
+    }
     for (std::int64_t col = 0; col < spec.cols; ++col) {
       char* const to = spec.layout.block_cols == 0
                            ? start + col * elem

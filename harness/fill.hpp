@@ -114,7 +114,8 @@ SLUICE_HOST_DEVICE float special_value(const FillParams& p, std::uint64_t choice
 
 }  // namespace detail
 
-/// Element (row, col) before its one rounding, to nearest even, to the operand's type.
+/// Element (row, col) before its one rounding, to nearest even, to the operand's type (before its
+/// block is quantised, of a block type).
 SLUICE_HOST_DEVICE float fill_value(const FillParams& p, std::int64_t row, std::int64_t col) {
   if (p.fill == Fill::kIntegers) return detail::small_integer(p, row, col);
   if (p.fill == Fill::kSpecial) {
@@ -144,7 +145,9 @@ SLUICE_HOST_DEVICE float fill_value(const FillParams& p, std::int64_t row, std::
 [[nodiscard]] bool exact_integers(const Problem& problem);
 
 /// Fills a matrix in host memory by calling fill_value for each element. A row stride of 0 holds
-/// row 0. Uses all hardware threads for large matrices.
+/// row 0. Values of a block type are quantised (harness/quantise.hpp), integers held exactly, and
+/// of kSpecial the special values are scales of blocks. Uses all hardware threads for large
+/// matrices.
 void fill_matrix(const OperandSpec& spec, const FillParams& params, void* base);
 
 [[nodiscard]] const char* to_string(Fill fill) noexcept;

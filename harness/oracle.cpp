@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "harness/bounds.hpp"
-#include "math/float_types.hpp"
+#include "math/block_types.hpp"
 
 namespace sluice::harness {
 namespace {
@@ -26,15 +26,15 @@ class Matrix {
   [[nodiscard]] std::int64_t cols() const { return spec_.cols; }
 
   [[nodiscard]] double at(std::int64_t row, std::int64_t col) const {
-    return present()
-               ? math::load(base_ + offset_bytes(spec_.layout, spec_.dtype, row, col), spec_.dtype)
-               : 0.0;
+    if (!present()) return 0.0;
+    return math::load(base_ + offset_bytes(spec_.layout, spec_.dtype, row, col), spec_.dtype, col);
   }
 
   void read_row(std::int64_t row, std::vector<double>& out) const {
     out.resize(static_cast<std::size_t>(spec_.cols));
     const char* const start = base_ + offset_bytes(spec_.layout, spec_.dtype, row, 0);
-    if (spec_.layout.block_cols != 0 || spec_.dtype == DType::kF16) {
+    const bool converted = spec_.dtype == DType::kF16 || is_block_type(spec_.dtype);
+    if (spec_.layout.block_cols != 0 || converted) {
       for (std::int64_t c = 0; c < spec_.cols; ++c) out[static_cast<std::size_t>(c)] = at(row, c);
     } else if (spec_.dtype == DType::kBF16) {
       widen<math::BF16>(start, out, [](math::BF16 v) { return math::widen(v); });

@@ -93,6 +93,19 @@ const Texts& shapes() {
   return list;
 }
 
+// Weights in blocks: dims are whole blocks.
+const Texts& block_types() {
+  static const Texts list = {"q8_0",           "q4_0",           "q4_1",
+                             "fp32/q8_0/fp32", "fp16/q4_0/fp32", "fp16/q4_1/fp16"};
+  return list;
+}
+
+const Texts& block_shapes() {
+  static const Texts list = {"1x64x96",   "2x32x32",   "3x160x224", "4x96x32",  "16x256x64",
+                             "17x64x288", "33x512x96", "65x64x128", "130x32x64"};
+  return list;
+}
+
 class List {
  public:
   explicit List(Op op) : op_(to_string(op)) {}
@@ -148,6 +161,27 @@ std::vector<Case> operator_cases(Op op) {
   }
   list.add("9x33x65", {"align=2"});
   list.add("0x33x65", {});
+  if (op == Op::kGateMul || op == Op::kGateMulGrad) return list.take();  // they read no weights
+  turn = 0;
+  for (const std::string& type : block_types()) {
+    for (const std::string& placement : placements()) {
+      list.add("6x64x96", {type, placement, "pad=1"});
+      list.add("3x96x64", {type, placement, "identity", "fill=integers"});
+    }
+    for (const std::string& shape : block_shapes()) {
+      ++turn;
+      list.add(shape, {type, in_turn(extra, turn), in_turn(gates(), turn / 2),
+                       in_turn(placements(), turn / 3)});
+      list.add(shape, {type, "identity", "fill=integers"});
+    }
+    if (op != Op::kMlpGrad) {  // longer than a sum is kept in lanes
+      list.add("1x64x4128", {type});
+      list.add("2x4128x32", {type});
+    }
+    list.add("7x64x96", {type, "fill=special", in_turn(gates(), turn)});
+    list.add("20x64x96", {type, "fill=special"});
+    list.add("5x64x32", {type, "align=2"});
+  }
   return list.take();
 }
 

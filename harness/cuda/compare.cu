@@ -38,6 +38,8 @@ __device__ double read(const Side& side, std::int64_t row, std::int64_t col) {
       return static_cast<double>(*reinterpret_cast<const float*>(at));
     case DType::kF64:
       return *reinterpret_cast<const double*>(at);
+    default:  // outputs are never in blocks
+      break;
   }
   return 0;
 }

@@ -45,6 +45,8 @@ __device__ void put(char* at, DType dtype, float value) {
     case DType::kF64:
       *reinterpret_cast<double*>(at) = static_cast<double>(value);
       return;
+    default:  // fill_matrix_on_gpu() refuses block types
+      return;
   }
 }
 
@@ -65,6 +67,10 @@ __global__ void fill(const __grid_constant__ Params p) {
 
 Status fill_matrix_on_gpu(const OperandSpec& spec, const FillParams& params, void* base,
                           Stream stream) {
+  if (is_block_type(spec.dtype)) {
+    return make_error(ErrorCode::kUnsupported, "%s: %s cannot be filled on a GPU", spec.name,
+                      to_string(spec.dtype));
+  }
   const bool one_row = spec.layout.row_stride_bytes == 0 && spec.layout.block_rows == 0;
   const std::int64_t rows = one_row ? std::min<std::int64_t>(spec.rows, 1) : spec.rows;
   if (rows == 0 || spec.cols == 0) return {};

@@ -104,7 +104,7 @@ struct OperandSpec {
 /// Sets the pointer that `id` names.
 SLUICE_EXPORT void set_address(Operands& operands, Operand id, void* pointer) noexcept;
 
-/// Byte offset of element (row, col) from the base pointer.
+/// Byte offset of element (row, col), or of the block that holds it, from the base pointer.
 [[nodiscard]] constexpr std::int64_t offset_bytes(const Layout& layout, DType dtype,
                                                   std::int64_t row, std::int64_t col) noexcept {
   const std::int64_t row_part = layout.block_rows == 0
@@ -112,7 +112,7 @@ SLUICE_EXPORT void set_address(Operands& operands, Operand id, void* pointer) no
                                     : (row / layout.block_rows) * layout.block_stride_bytes +
                                           (row % layout.block_rows) * layout.row_stride_bytes;
   const std::int64_t col_part = layout.block_cols == 0
-                                    ? col * size_bytes(dtype)
+                                    ? bytes_of(dtype, col)
                                     : (col / layout.block_cols) * layout.col_block_stride_bytes +
                                           (col % layout.block_cols) * size_bytes(dtype);
   return row_part + col_part;

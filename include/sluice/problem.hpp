@@ -18,6 +18,7 @@ inline constexpr std::int64_t kContiguous = -1;
 ///   row(r) = (r / block_rows) · block_stride_bytes + (r % block_rows) · row_stride_bytes
 ///   col(c) = (c / block_cols) · col_block_stride_bytes + (c % block_cols) · size_bytes(dtype)
 ///
+/// (in weights of a block type col(c) = c / 32 · size_bytes(dtype): the block of column c)
 /// with block_rows = 0 for "all rows are one block" and block_cols = 0 for "columns are
 /// contiguous". Row blocks are allowed on w_gate_up and dw_gate_up; column blocks on g_u and dg_du
 /// (the activations' view of the same interleaving). A gate matrix and its up matrix share one
@@ -79,7 +80,9 @@ struct Norm {
 /// and kGateMulGrad do not read d). Every element count and byte offset must fit in 60 bits. Types:
 /// x_dtype is the type of every activation but y: x, x_residual, x_sum, h, g, u, dg, du, dh, dx.
 /// w_dtype is that of weights, biases and norm_weight. y_dtype is that of y, residual and dy;
-/// dw_dtype that of weight and bias gradients.
+/// dw_dtype that of weight and bias gradients. w_dtype may be a block type: then biases and
+/// norm_weight are fp32, as GGUF has them, and the columns of every weight that the operator reads
+/// (D of w_gate and w_up, H of w_down) are a multiple of kBlockElems.
 struct Problem {
   Op op = Op::kMlp;
   std::int64_t m = 0;
@@ -103,8 +106,9 @@ struct Problem {
   Layouts layout{};
 
   /// Promise: every matrix and vector pointer is a multiple of this (a power of two, 1 to 4096) and
-  /// of its own element's size. run() refuses a pointer that breaks it; a smaller promise selects a
-  /// variant that needs no more. Strides need no promise: plan() sees them.
+  /// of alignment_of() its type, as are strides of the latter. run() refuses a pointer that breaks
+  /// it; a smaller promise selects a variant that needs no more. Strides need no promise: plan()
+  /// sees them.
   std::int64_t alignment_bytes = 16;
   /// No kernel that is running or queued when run() is called writes the weights, so they may be
   /// fetched before the work ahead in the stream is done. False in training.

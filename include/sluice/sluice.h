@@ -36,7 +36,17 @@ enum {
 };
 
 typedef int32_t sluice_dtype;
-enum { SLUICE_BF16 = 0, SLUICE_FP16 = 1, SLUICE_FP32 = 2, SLUICE_FP64 = 3 };
+enum {
+  SLUICE_BF16 = 0,
+  SLUICE_FP16 = 1,
+  SLUICE_FP32 = 2,
+  SLUICE_FP64 = 3,
+  // GGUF's blocks of 32 columns, as a file stores them; weights only. sluice/types.hpp has the
+  // bytes.
+  SLUICE_Q8_0 = 4,  ///< 34 bytes: fp16 scale, 32 int8
+  SLUICE_Q4_0 = 5,  ///< 18 bytes: fp16 scale, 32 nibbles, each less 8
+  SLUICE_Q4_1 = 6   ///< 20 bytes: fp16 scale, fp16 minimum, 32 nibbles
+};
 
 typedef int32_t sluice_op;
 enum {
@@ -84,7 +94,8 @@ typedef struct sluice_error {
 /// Where element (r, c) of a matrix lives, in bytes from its base pointer:
 ///   (r / block_rows) · block_stride_bytes + (r % block_rows) · row_stride_bytes
 ///   + (c / block_cols) · col_block_stride_bytes + (c % block_cols) · element size
-/// with block_rows = 0 for one block of all rows and block_cols = 0 for contiguous columns.
+/// (weights in blocks of 32 columns: c / 32 · block size for the last two terms) with block_rows =
+/// 0 for one block of all rows and block_cols = 0 for contiguous columns.
 typedef struct sluice_layout {
   int64_t row_stride_bytes;  ///< SLUICE_CONTIGUOUS, at least one row, or 0 on inputs (broadcast)
   int64_t block_rows;        ///< only of w_gate_up and dw_gate_up
@@ -121,7 +132,8 @@ typedef struct sluice_norm {
 /// What to compute: everything but the pointers. Shapes: m tokens (0 is a valid no-op), d model
 /// width, h hidden width. x_dtype is the type of x, x_residual, x_sum, h, g, u, dg, du, dh, dx;
 /// w_dtype that of weights, biases and norm_weight; y_dtype that of y, residual and dy; dw_dtype
-/// that of weight and bias gradients.
+/// that of weight and bias gradients. With w_dtype a block type biases and norm_weight are fp32,
+/// and the columns of every weight that is read are a multiple of 32.
 typedef struct sluice_problem {
   size_t struct_size;
   sluice_op op;
@@ -136,8 +148,8 @@ typedef struct sluice_problem {
   int32_t recompute;        ///< mlp_grad: g and u are recomputed from x, not given
   int32_t accumulate_dw;    ///< mlp_grad: weight and bias gradients are added to what is there
   int32_t weights_static;   ///< nothing running or queued at run() writes the weights
-  int64_t alignment_bytes;  ///< every pointer is a multiple of it and of its element; a power of
-                            ///< two, 1 to 4096
+  int64_t alignment_bytes;  ///< every pointer is a multiple of it and of its element (of 2 where
+                            ///< that is a block); a power of two, 1 to 4096
   sluice_layouts layout;
 } sluice_problem;
 

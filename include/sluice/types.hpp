@@ -11,15 +11,73 @@
 namespace sluice {
 
 /// Element type of an operand. kF64 is served by the reference variant only (gradient checks).
-enum class DType : std::uint8_t { kBF16 = 0, kF16 = 1, kF32 = 2, kF64 = 3 };
-inline constexpr int kDTypeCount = 4;
+///
+/// kQ8_0, kQ4_0 and kQ4_1 are GGUF's block types, byte for byte, for weights only
+/// (Problem::w_dtype). kBlockElems consecutive columns of a row share a block:
+///
+///   kQ8_0   34 bytes   fp16 d, int8 q[32]           w[j] = d · q[j]
+///   kQ4_0   18 bytes   fp16 d, nibbles q[32]        w[j] = d · (q[j] - 8)
+///   kQ4_1   20 bytes   fp16 d, fp16 m, nibbles q[32]  w[j] = d · q[j] + m, rounded to fp32
+///
+/// with q[j] of the nibbles the low half of byte j for j < 16, else the high half of byte j - 16.
+/// Only the last rounds: the products are exact in fp32. Source: block_q8_0, block_q4_0 and
+/// block_q4_1 of ggml-common.h (llama.cpp).
+enum class DType : std::uint8_t {
+  kBF16 = 0,
+  kF16 = 1,
+  kF32 = 2,
+  kF64 = 3,
+  kQ8_0 = 4,
+  kQ4_0 = 5,
+  kQ4_1 = 6,
+};
+inline constexpr int kDTypeCount = 7;
+/// The first so many are floating-point types: what an operand that is no weight may be.
+inline constexpr int kFloatDTypeCount = 4;
 
-/// Bytes of one element.
-[[nodiscard]] constexpr std::int64_t size_bytes(DType dtype) noexcept {
-  return dtype == DType::kF64 ? 8 : dtype == DType::kF32 ? 4 : 2;
+/// Columns of one block of a block type. A row is whole blocks.
+inline constexpr std::int64_t kBlockElems = 32;
+
+[[nodiscard]] constexpr bool is_block_type(DType dtype) noexcept { return dtype >= DType::kQ8_0; }
+
+/// Columns that size_bytes() holds: kBlockElems for a block type, else 1.
+[[nodiscard]] constexpr std::int64_t block_elems(DType dtype) noexcept {
+  return is_block_type(dtype) ? kBlockElems : 1;
 }
 
-/// Distance from 1 to the next number of this type; the unit roundoff is half of it.
+/// Bytes of one element; of one block of a block type.
+[[nodiscard]] constexpr std::int64_t size_bytes(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::kBF16:
+    case DType::kF16:
+      return 2;
+    case DType::kF32:
+      return 4;
+    case DType::kF64:
+      return 8;
+    case DType::kQ8_0:
+      return 34;
+    case DType::kQ4_0:
+      return 18;
+    case DType::kQ4_1:
+      return 20;
+  }
+  return 0;
+}
+
+/// Bytes of `cols` columns that begin and end with a block. Offset of column `cols`, or of the
+/// block that holds it.
+[[nodiscard]] constexpr std::int64_t bytes_of(DType dtype, std::int64_t cols) noexcept {
+  return (is_block_type(dtype) ? cols / kBlockElems : cols) * size_bytes(dtype);
+}
+
+/// What pointers and strides are multiples of: the element's size; 2 for blocks, which begin with
+/// an fp16.
+[[nodiscard]] constexpr std::int64_t alignment_of(DType dtype) noexcept {
+  return is_block_type(dtype) ? 2 : size_bytes(dtype);
+}
+
+/// Distance from 1 to the next number of this floating-point type; the unit roundoff is half of it.
 [[nodiscard]] constexpr double epsilon(DType dtype) noexcept {
   switch (dtype) {
     case DType::kBF16:
@@ -30,6 +88,10 @@ inline constexpr int kDTypeCount = 4;
       return 0x1p-23;
     case DType::kF64:
       return 0x1p-52;
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+      break;
   }
   return 1.0;
 }

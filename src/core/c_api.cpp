@@ -118,11 +118,11 @@ std::string explanation_text(const Explanation& why) {
   return text;
 }
 
-sluice_status interleaved(Layout (*make)(std::int64_t, std::int64_t, DType) noexcept,
+sluice_status interleaved(Layout (*make)(std::int64_t, std::int64_t, DType) noexcept, int dtypes,
                           std::int64_t block, std::int64_t width, sluice_dtype dtype,
                           sluice_layout* layout, sluice_error* error) {
   DType type{};
-  if (const Status ok = convert("dtype", dtype, kDTypeCount, &type); !ok) return finish(ok, error);
+  if (const Status ok = convert("dtype", dtype, dtypes, &type); !ok) return finish(ok, error);
   if (layout == nullptr) return report(invalid_null("layout"), error);
   if (block < 1 || width < 0) {
     return report(make_error(ErrorCode::kInvalidArgument,
@@ -161,12 +161,12 @@ sluice_status sluice_problem_init(sluice_problem* problem, size_t struct_size,
 
 sluice_status sluice_interleaved_rows(int64_t block, int64_t d, sluice_dtype dtype,
                                       sluice_layout* layout, sluice_error* error) {
-  return interleaved(interleaved_rows, block, d, dtype, layout, error);
+  return interleaved(interleaved_rows, kDTypeCount, block, d, dtype, layout, error);
 }
 
 sluice_status sluice_interleaved_cols(int64_t block, int64_t h, sluice_dtype dtype,
                                       sluice_layout* layout, sluice_error* error) {
-  return interleaved(interleaved_cols, block, h, dtype, layout, error);
+  return interleaved(interleaved_cols, kFloatDTypeCount, block, h, dtype, layout, error);
 }
 
 sluice_status sluice_cpu_device(sluice_device* device, size_t struct_size, sluice_error* error) {

@@ -19,7 +19,9 @@ static_assert(same(SLUICE_INVALID_ARGUMENT, ErrorCode::kInvalidArgument) &&
               same(SLUICE_DEVICE_ERROR, ErrorCode::kDevice) &&
               same(SLUICE_INTERNAL, ErrorCode::kInternal));
 static_assert(same(SLUICE_BF16, DType::kBF16) && same(SLUICE_FP16, DType::kF16) &&
-              same(SLUICE_FP32, DType::kF32) && same(SLUICE_FP64, DType::kF64));
+              same(SLUICE_FP32, DType::kF32) && same(SLUICE_FP64, DType::kF64) &&
+              same(SLUICE_Q8_0, DType::kQ8_0) && same(SLUICE_Q4_0, DType::kQ4_0) &&
+              same(SLUICE_Q4_1, DType::kQ4_1));
 static_assert(same(SLUICE_GATE_UP, Op::kGateUp) && same(SLUICE_DOWN, Op::kDown) &&
               same(SLUICE_MLP, Op::kMlp) && same(SLUICE_GATE_MUL, Op::kGateMul) &&
               same(SLUICE_GATE_MUL_GRAD, Op::kGateMulGrad) &&

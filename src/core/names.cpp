@@ -17,6 +17,12 @@ const char* to_string(DType dtype) noexcept {
       return "fp32";
     case DType::kF64:
       return "fp64";
+    case DType::kQ8_0:
+      return "q8_0";
+    case DType::kQ4_0:
+      return "q4_0";
+    case DType::kQ4_1:
+      return "q4_1";
   }
   return "invalid dtype";
 }

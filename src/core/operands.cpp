@@ -151,7 +151,7 @@ Layout resolved(Layout layout, std::int64_t cols, DType dtype) {
     // pair is one [rows, 2·cols] buffer.
     layout.row_stride_bytes =
         layout.block_cols == 0
-            ? cols * size_bytes(dtype)
+            ? bytes_of(dtype, cols)
             : saturated_multiply(blocks_of(cols, layout.block_cols), layout.col_block_stride_bytes);
   }
   return layout;
@@ -170,6 +170,9 @@ std::array<OperandSpec, kOperandCount> operand_specs(const Problem& p) noexcept 
     spec.access = use.access;
     spec.required = use.required;
     spec.dtype = p.*row.dtype;
+    // GGUF keeps vectors in fp32 beside weights in blocks.
+    const bool vector = row.shape == Shape::kVecD || row.shape == Shape::kVecH;
+    if (vector && is_block_type(spec.dtype)) spec.dtype = DType::kF32;
     switch (row.shape) {
       case Shape::kMD:
         spec.rows = p.m, spec.cols = p.d;
@@ -218,7 +221,7 @@ void set_address(Operands& operands, Operand id, void* pointer) noexcept {
 }
 
 Layout interleaved_rows(std::int64_t block_rows, std::int64_t d, DType dtype) noexcept {
-  const std::int64_t row = saturated_multiply(d, size_bytes(dtype));
+  const std::int64_t row = saturated_multiply(d / block_elems(dtype), size_bytes(dtype));
   return {.row_stride_bytes = row,
           .block_rows = block_rows,
           .block_stride_bytes = saturated_multiply(saturated_multiply(2, block_rows), row)};
@@ -256,8 +259,8 @@ double bytes_moved(const Problem& p) noexcept {
   double total = 0;
   for (const OperandSpec& spec : operand_specs(p)) {
     if (spec.access == Access::kUnused) continue;
-    const double bytes = static_cast<double>(spec.rows) * static_cast<double>(spec.cols) *
-                         static_cast<double>(size_bytes(spec.dtype));
+    const double bytes =
+        static_cast<double>(spec.rows) * static_cast<double>(bytes_of(spec.dtype, spec.cols));
     total += spec.access == Access::kReadWrite ? 2 * bytes : bytes;
   }
   return total;

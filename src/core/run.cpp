@@ -39,10 +39,11 @@ Status check_pointer(const OperandSpec& spec, const void* pointer, std::int64_t 
     return make_error(kBad, "%s: got pointer %p, wanted a multiple of alignment_bytes = %lld",
                       spec.name, pointer, ll{alignment});
   }
-  const std::int64_t elem = size_bytes(spec.dtype);
-  if (bits % static_cast<std::uintptr_t>(elem) != 0) {
-    return make_error(kBad, "%s: got pointer %p, wanted a multiple of the element's %lld bytes",
-                      spec.name, pointer, ll{elem});
+  const std::int64_t unit = alignment_of(spec.dtype);
+  if (bits % static_cast<std::uintptr_t>(unit) != 0) {
+    return make_error(kBad, "%s: got pointer %p, wanted a multiple of the %s's %lld bytes",
+                      spec.name, pointer, is_block_type(spec.dtype) ? "scale" : "element",
+                      ll{unit});
   }
   return {};
 }
@@ -66,7 +67,7 @@ struct Pattern {
 Pattern pattern_of(const OperandSpec& spec) {
   const Layout& l = spec.layout;
   const std::int64_t elem = size_bytes(spec.dtype);
-  const std::int64_t width = spec.cols * elem;
+  const std::int64_t width = bytes_of(spec.dtype, spec.cols);
   if (l.block_rows > 0) {
     const std::int64_t rows = std::min(l.block_rows, spec.rows);
     return {spec.rows > l.block_rows ? l.block_stride_bytes : 0,

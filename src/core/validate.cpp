@@ -117,16 +117,25 @@ bool may_have_col_blocks(Operand id) {
 
 Status check_stride(const OperandSpec& spec, const char* what, std::int64_t value,
                     std::int64_t least) {
-  const std::int64_t elem = size_bytes(spec.dtype);
+  const std::int64_t unit = alignment_of(spec.dtype);
   if (value < least) {
     return make_error(kBad, "%s: %s is %lld bytes, wanted at least %lld", spec.name, what,
                       ll{value}, ll{least});
   }
-  if (value % elem != 0) {
-    return make_error(kBad, "%s: %s is %lld bytes, wanted a multiple of the element's %lld",
-                      spec.name, what, ll{value}, ll{elem});
+  if (value % unit != 0) {
+    return make_error(kBad, "%s: %s is %lld bytes, wanted a multiple of the %s's %lld", spec.name,
+                      what, ll{value}, is_block_type(spec.dtype) ? "scale" : "element", ll{unit});
   }
   return {};
+}
+
+// Weights in blocks are rows of whole blocks.
+Status check_blocks(const OperandSpec& spec) {
+  if (spec.cols % block_elems(spec.dtype) == 0) return {};
+  const bool columns_are_d = spec.id != Operand::kWDown;
+  return make_error(kBad, "%s: got %lld, wanted a multiple of %lld: %s is in blocks of %s",
+                    columns_are_d ? "d" : "h", ll{spec.cols}, ll{kBlockElems}, spec.name,
+                    to_string(spec.dtype));
 }
 
 Status check_layout(const OperandSpec& spec) {
@@ -148,7 +157,7 @@ Status check_layout(const OperandSpec& spec) {
                       "blocks)",
                       spec.name, ll{l.block_cols});
   }
-  std::int64_t row_bytes = spec.cols * elem;
+  std::int64_t row_bytes = bytes_of(spec.dtype, spec.cols);
   if (l.block_cols > 0) {
     std::int64_t block_bytes = 0;
     if (!multiply(l.block_cols, elem, &block_bytes)) {
@@ -198,6 +207,13 @@ Status validate(const Problem& p) noexcept {
         std::pair{"y_dtype", p.y_dtype}, std::pair{"dw_dtype", p.dw_dtype}}) {
     SLUICE_TRY(check_enum(name, static_cast<int>(dtype), kDTypeCount));
   }
+  for (const auto& [name, dtype] :
+       {std::pair{"x_dtype", p.x_dtype}, std::pair{"y_dtype", p.y_dtype},
+        std::pair{"dw_dtype", p.dw_dtype}}) {
+    if (!is_block_type(dtype)) continue;
+    return make_error(kBad, "%s: got %s, wanted bf16, fp16, fp32 or fp64: only weights have blocks",
+                      name, to_string(dtype));
+  }
   SLUICE_TRY(check_dims(p));
   SLUICE_TRY(check_gate(p.gate));
   SLUICE_TRY(check_flags(p));
@@ -208,6 +224,7 @@ Status validate(const Problem& p) noexcept {
   }
   for (const OperandSpec& spec : operand_specs(p)) {
     if (spec.access == Access::kUnused) continue;
+    SLUICE_TRY(check_blocks(spec));
     SLUICE_TRY(check_layout(spec));
   }
   return {};

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cpu/variants.hpp"
+#include "math/block_types.hpp"
 #include "math/float_types.hpp"
 #include "math/gate.hpp"
 
@@ -25,8 +26,8 @@ class View {
   }
   [[nodiscard]] bool present() const { return base_ != nullptr; }
   [[nodiscard]] double at(std::int64_t row, std::int64_t col) const {
-    return base_ == nullptr ? 0.0
-                            : math::load(base_ + offset_bytes(layout_, dtype_, row, col), dtype_);
+    if (base_ == nullptr) return 0.0;
+    return math::load(base_ + offset_bytes(layout_, dtype_, row, col), dtype_, col);
   }
   void set(std::int64_t row, std::int64_t col, double value) const {
     if (base_ != nullptr) {

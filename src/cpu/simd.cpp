@@ -29,8 +29,13 @@ SimdTarget target_of(const Plan& plan) {
 detail::Reason simd_supports(const Problem& p, const Device& /*device*/) noexcept {
   const auto specs = operand_specs(p);
   for (const OperandSpec& spec : specs) {
-    if (spec.access != Access::kUnused && spec.dtype == DType::kF64) {
+    if (spec.access == Access::kUnused) continue;
+    if (spec.dtype == DType::kF64) {
       return detail::refuse("%s is fp64, the engine computes in fp32", spec.name);
+    }
+    if (is_block_type(spec.dtype)) {
+      return detail::refuse("%s is in blocks of %s; gate_up, down and mlp alone take blocks",
+                            spec.name, to_string(spec.dtype));
     }
   }
   const bool reads_x_type =

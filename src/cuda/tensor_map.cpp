@@ -31,8 +31,8 @@ Reason check_stride(const OperandSpec& spec, const char* what, std::int64_t byte
 }
 
 Reason check_dtype(const OperandSpec& spec) {
-  if (spec.dtype != DType::kF64) return {};
-  return refuse("%s: fp64 has no tensor map here", spec.name);
+  if (spec.dtype != DType::kF64 && !is_block_type(spec.dtype)) return {};
+  return refuse("%s: %s has no tensor map here", spec.name, to_string(spec.dtype));
 }
 
 Reason check_dims(const OperandSpec& spec) {

@@ -36,7 +36,7 @@ CUtensorMapDataType data_type(DType dtype) {
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DType::kF32:
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-    case DType::kF64:
+    default:
       break;
   }
   return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;

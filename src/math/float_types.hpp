@@ -76,7 +76,7 @@ namespace detail {
 }
 [[nodiscard]] inline F16 to_f16(float v) noexcept { return to_f16(static_cast<double>(v)); }
 
-/// The element at `pointer`, exactly. Any alignment.
+/// The element at `pointer` of a floating-point type, exactly. Any alignment.
 [[nodiscard]] inline double load(const void* pointer, DType dtype) noexcept {
   const auto read = [pointer](auto value) {
     std::memcpy(&value, pointer, sizeof(value));
@@ -91,11 +91,13 @@ namespace detail {
       return static_cast<double>(read(float{}));
     case DType::kF64:
       return read(double{});
+    default:  // block types: block_types.hpp
+      break;
   }
   return 0;
 }
 
-/// Rounds `value` once, to nearest even, and writes it. Any alignment.
+/// Rounds `value` once, to nearest even, to a floating-point type and writes it. Any alignment.
 inline void store(void* pointer, DType dtype, double value) noexcept {
   const auto write = [pointer](auto v) { std::memcpy(pointer, &v, sizeof(v)); };
   switch (dtype) {
@@ -110,6 +112,8 @@ inline void store(void* pointer, DType dtype, double value) noexcept {
       break;
     case DType::kF64:
       write(value);
+      break;
+    default:  // blocks are not stored element by element
       break;
   }
 }

@@ -80,6 +80,26 @@ TEST(CudaSimt, RefusesOldDevicesAndFp64) {
   EXPECT_TRUE(plan(unused, h200(), options));
 }
 
+// Blocks are for CPUs so far: every GPU variant says so.
+TEST(CudaVariants, RefuseWeightsInBlocks) {
+  for (const char* type : {"q8_0", "q4_0", "q4_1"}) {
+    for (const char* op : {"gate_up", "down", "mlp", "gate_up_grad", "mlp_grad"}) {
+      const Problem p = problem_of(std::string("4x64x96:") + op + ":" + type);
+      const auto made = plan(p, h200());
+      ASSERT_FALSE(made) << op;
+      EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
+      for (const Refusal& refusal : explain(p, h200()).variants) {
+        EXPECT_NE(refusal.reason, "") << refusal.variant << " " << op << " " << type;
+      }
+      const auto simt = plan(p, h200(), {.variant = "cuda.simt"});
+      ASSERT_FALSE(simt);
+      EXPECT_NE(simt.error().text().find(std::string("in blocks of ") + type),
+                std::string_view::npos);
+    }
+    EXPECT_TRUE(plan(problem_of(std::string("4x64x96:gate_mul:") + type), h200()));
+  }
+}
+
 TEST(CudaSimt, ChoosesTheLowTileForFewTokens) {
   EXPECT_STREQ(simt_plan("1x64x96").config.name, "cuda.simt.16x64x32");
   EXPECT_STREQ(simt_plan("16x64x96").config.name, "cuda.simt.16x64x32");

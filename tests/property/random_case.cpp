@@ -98,6 +98,11 @@ Case random_case(Op op, const Wanted& wanted) {
   const double area = static_cast<double>(p.d) * static_cast<double>(p.h);
   p.m = std::clamp<std::int64_t>(static_cast<std::int64_t>(wanted.max_operations / area), 1, p.m);
   draw_types(p, wanted.fp64);
+  if (wanted.blocks && one_in(4)) {
+    p.w_dtype = static_cast<DType>(*rc::gen::inRange(kFloatDTypeCount, kDTypeCount));
+    p.d = (p.d + kBlockElems - 1) / kBlockElems * kBlockElems;
+    p.h = (p.h + kBlockElems - 1) / kBlockElems * kBlockElems;
+  }
   draw_gate(p.gate);
   if (wanted.fill == harness::Fill::kIntegers) p.gate = {.activation = Activation::kIdentity};
   draw_layout(c);

@@ -18,6 +18,7 @@ struct Wanted {
   std::int64_t max_dim = 300;
   double max_operations = 1e6;  ///< m·d·h is kept below, by cutting m
   bool fp64 = true;             ///< types may be fp64
+  bool blocks = false;          ///< weights may be in blocks, which put() cannot change
   bool flags = true;            ///< biases, norm, residual, save, accumulate, in_place, broadcast
   harness::Fill fill = harness::Fill::kNormal;
 };

@@ -30,12 +30,12 @@ void expect_right(const Case& c) {
 class EveryOp : public testing::TestWithParam<Op> {};
 
 TEST_P(EveryOp, IsWithinItsBound) {
-  EXPECT_TRUE(rc::check([] { expect_right(random_case(GetParam())); }));
+  EXPECT_TRUE(rc::check([] { expect_right(random_case(GetParam(), {.blocks = true})); }));
 }
 
 TEST_P(EveryOp, IsExactOnIntegers) {
   EXPECT_TRUE(rc::check([] {
-    const Case c = random_case(GetParam(), {.fill = Fill::kIntegers});
+    const Case c = random_case(GetParam(), {.blocks = true, .fill = Fill::kIntegers});
     RC_PRE(harness::exact_integers(c.problem));
     expect_right(c);
   }));
@@ -43,7 +43,8 @@ TEST_P(EveryOp, IsExactOnIntegers) {
 
 TEST_P(EveryOp, PutsSpecialValuesWhereTheyBelong) {
   EXPECT_TRUE(rc::check([] {
-    expect_right(random_case(GetParam(), {.max_operations = 1e5, .fill = Fill::kSpecial}));
+    expect_right(
+        random_case(GetParam(), {.max_operations = 1e5, .blocks = true, .fill = Fill::kSpecial}));
   }));
 }
 

@@ -141,7 +141,12 @@ Case any_case() {
   p.d = *rc::gen::inRange(1, 300);
   p.h = *rc::gen::inRange(1, 300);
   for (DType* dtype : {&p.x_dtype, &p.w_dtype, &p.y_dtype, &p.dw_dtype}) {
-    *dtype = static_cast<DType>(*rc::gen::inRange(0, kDTypeCount));
+    *dtype = static_cast<DType>(*rc::gen::inRange(0, kFloatDTypeCount));
+  }
+  if (*rc::gen::inRange(0, 4) == 0) {
+    p.w_dtype = static_cast<DType>(*rc::gen::inRange(kFloatDTypeCount, kDTypeCount));
+    p.d = (p.d + kBlockElems - 1) / kBlockElems * kBlockElems;
+    p.h = (p.h + kBlockElems - 1) / kBlockElems * kBlockElems;
   }
   p.gate.activation = static_cast<Activation>(*rc::gen::inRange(0, kActivationCount));
   if (p.gate.activation == Activation::kSilu) p.gate.alpha = positive_float();
@@ -195,6 +200,8 @@ TEST(FormatCase, IsShort) {
   EXPECT_EQ(format_case(parsed("1x2x8:silu(alpha=1.702,limit=7,up_offset=1)")),
             "1x2x8:clamped_swiglu");
   EXPECT_EQ(format_case(parsed("1x2x8:fp64")), "1x2x8:fp64");
+  EXPECT_EQ(format_case(parsed("1x32x64:bf16/q8_0/bf16")), "1x32x64:q8_0");
+  EXPECT_EQ(format_case(parsed("1x32x64:fp32/q4_1/fp32")), "1x32x64:fp32/q4_1/fp32");
 }
 
 TEST(CaseEquality, SeesALayoutThatWasEdited) {

@@ -50,7 +50,8 @@ TEST(CApi, VersionAndNames) {
   EXPECT_STREQ(sluice_dtype_name(SLUICE_BF16), "bf16");
   EXPECT_STREQ(sluice_op_name(SLUICE_MLP_GRAD), "mlp_grad");
   EXPECT_STREQ(sluice_activation_name(SLUICE_IDENTITY), "identity");
-  for (const int bad : {-1, 4, 256}) EXPECT_EQ(sluice_dtype_name(bad), nullptr) << bad;
+  EXPECT_STREQ(sluice_dtype_name(SLUICE_Q4_1), "q4_1");
+  for (const int bad : {-1, 7, 256}) EXPECT_EQ(sluice_dtype_name(bad), nullptr) << bad;
   EXPECT_EQ(sluice_op_name(7), nullptr);
   EXPECT_EQ(sluice_activation_name(6), nullptr);
 }
@@ -96,8 +97,10 @@ TEST(CApi, NullArgumentsAreErrors) {
                [](auto* e) { return sluice_interleaved_rows(1, 8, SLUICE_BF16, nullptr, e); });
   expect_error(kBad, "block: got 0",
                [&](auto* e) { return sluice_interleaved_cols(0, 8, SLUICE_BF16, &layout, e); });
-  expect_error(kBad, "dtype: got 4",
-               [&](auto* e) { return sluice_interleaved_rows(1, 8, 4, &layout, e); });
+  expect_error(kBad, "dtype: got 7",
+               [&](auto* e) { return sluice_interleaved_rows(1, 8, 7, &layout, e); });
+  expect_error(kBad, "dtype: got 4",  // activations have no blocks
+               [&](auto* e) { return sluice_interleaved_cols(1, 8, SLUICE_Q8_0, &layout, e); });
   expect_error(kBad, "plan: got null",
                [&](auto* e) { return sluice_run(nullptr, nullptr, none, nullptr, e); });
   expect_error(kBad, "device: got null",
@@ -180,9 +183,10 @@ TEST(CApi, EnumsOutOfRange) {
     expect_error(SLUICE_INVALID_ARGUMENT, text, [&](auto* e) { return sluice_validate(&p, e); });
   };
   refused("op: got 256, wanted 0 to 6", [](auto& p) { p.op = 256; });
-  refused("x_dtype: got -1, wanted 0 to 3", [](auto& p) { p.x_dtype = -1; });
+  refused("x_dtype: got -1, wanted 0 to 6", [](auto& p) { p.x_dtype = -1; });
   refused("w_dtype: got 256", [](auto& p) { p.w_dtype = 256; });
-  refused("y_dtype: got 4", [](auto& p) { p.y_dtype = 4; });
+  refused("y_dtype: got 7", [](auto& p) { p.y_dtype = 7; });
+  refused("y_dtype: got q8_0", [](auto& p) { p.y_dtype = SLUICE_Q8_0; });
   refused("dw_dtype: got 512", [](auto& p) { p.dw_dtype = 512; });
   refused("residual: got 256", [](auto& p) { p.residual = 256; });
   refused("gate.activation: got 256", [](auto& p) { p.gate.activation = 256; });

@@ -74,7 +74,7 @@ TEST(Plan, IsAPlainValue) {
 
 TEST(Plan, EveryOperatorHasAVariantAndAConfig) {
   for (int op = 0; op < kOpCount; ++op) {
-    for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+    for (int dtype = 0; dtype < kFloatDTypeCount; ++dtype) {
       Problem p = problem_of(static_cast<Op>(op));
       p.x_dtype = p.w_dtype = p.y_dtype = p.dw_dtype = static_cast<DType>(dtype);
       const auto made = plan(p, cpu_device());

@@ -140,6 +140,20 @@ TEST(Run, PointersAreMultiplesOfTheirElementWhateverThePromise) {
   EXPECT_TRUE(refuses(f.run_now(), "wanted a multiple of the element's 4 bytes"));
 }
 
+// A row of a file's blocks begins anywhere that is even: 34 bytes a block.
+TEST(Run, BlocksAreMultiplesOfTheirScale) {
+  Problem p = problem_of(Op::kMlp);
+  p.alignment_bytes = 1;
+  p.w_dtype = DType::kQ8_0;
+  p.d = p.h = 32;
+  Fixture f(p);
+  f.operands.w_down = behind(f.operands.w_down, 34);
+  EXPECT_TRUE(succeeds(f.run_now()));
+  f.operands.w_down = behind(f.operands.w_down, 1);
+  EXPECT_TRUE(refuses(f.run_now(), "w_down: got pointer 0x"));
+  EXPECT_TRUE(refuses(f.run_now(), "wanted a multiple of the scale's 2 bytes"));
+}
+
 TEST(Run, UnusedPointersAreNotRead) {
   Fixture f(problem_of(Op::kDown));
   f.operands.x = f.operands.w_gate = f.operands.b_down = behind(nullptr, 1);

@@ -46,7 +46,7 @@ void expect_all(const std::vector<Wrong>& cases) {
 
 TEST(Validate, AcceptsEveryOperatorOfEveryType) {
   for (int op = 0; op < kOpCount; ++op) {
-    for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+    for (int dtype = 0; dtype < kFloatDTypeCount; ++dtype) {
       Problem p = problem_of(static_cast<Op>(op));
       p.x_dtype = p.w_dtype = p.y_dtype = p.dw_dtype = static_cast<DType>(dtype);
       EXPECT_TRUE(succeeds(validate(p))) << to_string(p);
@@ -54,6 +54,43 @@ TEST(Validate, AcceptsEveryOperatorOfEveryType) {
       EXPECT_TRUE(succeeds(validate(p))) << to_string(p);
     }
   }
+}
+
+TEST(Validate, AcceptsWeightsInBlocks) {
+  for (int op = 0; op < kOpCount; ++op) {
+    for (int dtype = kFloatDTypeCount; dtype < kDTypeCount; ++dtype) {
+      Problem p = problem_of(static_cast<Op>(op));
+      p.w_dtype = static_cast<DType>(dtype);
+      p.d = 64;
+      p.h = 96;
+      EXPECT_TRUE(succeeds(validate(p))) << to_string(p);
+      p.layout.w_gate_up = interleaved_rows(2, p.d, p.w_dtype);
+      EXPECT_TRUE(succeeds(validate(p))) << to_string(p);
+    }
+  }
+  Problem down = problem_of(Op::kDown);  // reads no weight with D columns
+  down.w_dtype = DType::kQ8_0;
+  down.d = 5;
+  down.h = 32;
+  EXPECT_TRUE(succeeds(validate(down)));
+}
+
+TEST(Validate, Blocks) {
+  const auto q4 = [](Problem& p) { p.w_dtype = DType::kQ4_0, p.d = 64, p.h = 96; };
+  expect_all({
+      {"x_dtype: got q8_0, wanted bf16, fp16, fp32 or fp64: only weights have blocks",
+       [](Problem& p) { p.x_dtype = DType::kQ8_0; }},
+      {"y_dtype: got q4_1, wanted", [](Problem& p) { p.y_dtype = DType::kQ4_1; }},
+      {"dw_dtype: got q4_0, wanted", [](Problem& p) { p.dw_dtype = DType::kQ4_0; }},
+      {"d: got 40, wanted a multiple of 32: w_gate is in blocks of q4_0",
+       [=](Problem& p) { q4(p), p.d = 40; }},
+      {"h: got 33, wanted a multiple of 32: w_down is in blocks of q4_0",
+       [=](Problem& p) { q4(p), p.h = 33; }},
+      {"w_gate: row_stride is 34 bytes, wanted at least 36",  // two blocks of 18 bytes
+       [=](Problem& p) { q4(p), p.layout.w_gate_up.row_stride_bytes = 34; }},
+      {"w_down: row_stride is 55 bytes, wanted a multiple of the scale's 2",
+       [=](Problem& p) { q4(p), p.layout.w_down.row_stride_bytes = 55; }},
+  });
 }
 
 TEST(Validate, Dims) {
@@ -76,10 +113,10 @@ TEST(Validate, Dims) {
 TEST(Validate, EnumsOutOfRange) {
   expect_all({
       {"op: got 7, wanted 0 to 6", [](Problem& p) { p.op = static_cast<Op>(7); }},
-      {"x_dtype: got 4, wanted 0 to 3", [](Problem& p) { p.x_dtype = static_cast<DType>(4); }},
-      {"w_dtype: got 9, wanted 0 to 3", [](Problem& p) { p.w_dtype = static_cast<DType>(9); }},
-      {"y_dtype: got 255, wanted 0 to 3", [](Problem& p) { p.y_dtype = static_cast<DType>(255); }},
-      {"dw_dtype: got 4, wanted 0 to 3", [](Problem& p) { p.dw_dtype = static_cast<DType>(4); }},
+      {"x_dtype: got 7, wanted 0 to 6", [](Problem& p) { p.x_dtype = static_cast<DType>(7); }},
+      {"w_dtype: got 9, wanted 0 to 6", [](Problem& p) { p.w_dtype = static_cast<DType>(9); }},
+      {"y_dtype: got 255, wanted 0 to 6", [](Problem& p) { p.y_dtype = static_cast<DType>(255); }},
+      {"dw_dtype: got 7, wanted 0 to 6", [](Problem& p) { p.dw_dtype = static_cast<DType>(7); }},
       {"gate.activation: got 6, wanted 0 to 5",
        [](Problem& p) { p.gate.activation = static_cast<Activation>(6); }},
       {"residual: got 3, wanted 0 to 2", [](Problem& p) { p.residual = static_cast<Residual>(3); }},

@@ -278,8 +278,13 @@ detail::Reason simt_supports(const Problem& problem, const Device& device) noexc
                           device.compute_capability / 10, device.compute_capability % 10);
   }
   for (const OperandSpec& spec : operand_specs(problem)) {
-    if (spec.access != Access::kUnused && spec.dtype == DType::kF64) {
+    if (spec.access == Access::kUnused) continue;
+    if (spec.dtype == DType::kF64) {
       return detail::refuse("%s is fp64; accumulates in fp32", spec.name);
+    }
+    if (is_block_type(spec.dtype)) {
+      return detail::refuse("%s is in blocks of %s; takes bf16, fp16 and fp32", spec.name,
+                            to_string(spec.dtype));
     }
   }
   return {};
