@@ -14,6 +14,7 @@ namespace {
 constexpr Variant kVariants[] = {
 #if defined(SLUICE_WITH_CUDA)
     cuda::kSm90,
+    cuda::kSm80,
     cuda::kSimt,
 #endif
     cpu::kSimd,

@@ -16,6 +16,16 @@ inline constexpr detail::Variant kSm90 = {
     "cuda.sm90", Backend::kCuda, sm90_supports, sm90_configs, sm90_payload_bytes, sm90_launch,
 };
 
+// sm80/prefill.cpp: gate_up, down and mlp by mma.sync on Ampere and newer, bf16 and fp16.
+detail::Reason sm80_supports(const Problem&, const Device&) noexcept;
+std::size_t sm80_configs(const Problem&, const Device&, std::span<Config> out) noexcept;
+std::size_t sm80_payload_bytes(const Plan&) noexcept;
+Status sm80_launch(const Plan&, const Operands&, void* payload, void* header, Stream) noexcept;
+
+inline constexpr detail::Variant kSm80 = {
+    "cuda.sm80", Backend::kCuda, sm80_supports, sm80_configs, sm80_payload_bytes, sm80_launch,
+};
+
 // simt/simt.cpp: CUDA cores, any GPU from sm_75, any shape, layout and alignment.
 detail::Reason simt_supports(const Problem&, const Device&) noexcept;
 std::size_t simt_configs(const Problem&, const Device&, std::span<Config> out) noexcept;

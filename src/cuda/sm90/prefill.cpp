@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The variant cuda.sm90: gate_up, down and mlp on Hopper's tensor cores from weights as they lie.
 // One persistent GEMM a launch (gemm.cuh); mlp chains two by programmatic dependent launch.
+#include "cuda/prefill.hpp"
+
 #include <array>
-#include <cstdio>
 
 #include "cuda/device.hpp"
 #include "cuda/sm90/gemm.hpp"
@@ -22,18 +23,7 @@ using sm90::Tiling;
 constexpr std::int64_t kAlignment = 16;  // of the copy engine
 constexpr int kSmemBytes = 227 * 1024;
 
-// Of each GEMM of the operator; an operator of one GEMM leaves the other alone.
-struct Tilings {
-  Tiling gate_up;
-  Tiling down;
-};
-
-const OperandSpec& spec_of(const std::array<OperandSpec, kOperandCount>& specs, Operand id) {
-  return specs[static_cast<std::size_t>(id)];
-}
-
-bool has_gate_up(const Problem& p) { return p.op != Op::kDown; }
-bool has_down(const Problem& p) { return p.op != Op::kGateUp; }
+using Tilings = TilingPair<Tiling>;
 
 GemmShape gate_up_shape(const Problem& p, const Device& device) {
   return {p.m, 2 * p.h, p.d, true, device.sm_count};
@@ -50,15 +40,6 @@ Reason device_refusal(const Device& device) {
   if (device.smem_per_block_bytes < kSmemBytes) {
     return refuse("needs %d bytes of shared memory a block, the device has %d", kSmemBytes,
                   device.smem_per_block_bytes);
-  }
-  return {};
-}
-
-Reason type_refusal(const Problem& p) {
-  const bool half = p.x_dtype == DType::kBF16 || p.x_dtype == DType::kF16;
-  if (!half || p.w_dtype != p.x_dtype || (has_down(p) && p.y_dtype != p.x_dtype)) {
-    return refuse("takes bf16 or fp16, the same for x, weights and y; got %s, %s, %s",
-                  to_string(p.x_dtype), to_string(p.w_dtype), to_string(p.y_dtype));
   }
   return {};
 }
@@ -225,34 +206,18 @@ class Launcher {
 Reason sm90_supports(const Problem& p, const Device& device) noexcept {
   if (const Reason reason = device_refusal(device); !reason.empty()) return reason;
   if (const Reason reason = feature_refusal(p); !reason.empty()) return reason;
-  if (const Reason reason = type_refusal(p); !reason.empty()) return reason;
+  if (const Reason reason = half_type_refusal(p); !reason.empty()) return reason;
   return shape_refusal(p);
 }
 
-// "sm90.gate_up.pp128x192c2g8"; for mlp "sm90.mlp.<gate_up>+<down>", each gate_up tiling with the
-// best down, then each down tiling with the best gate_up.
+// "sm90.gate_up.pp128x192c2g8", "sm90.mlp.pp128x192c2g8+pp128x192c1g16".
 std::size_t sm90_configs(const Problem& p, const Device& device, std::span<Config> out) noexcept {
   std::array<Tiling, 8> gate_up;
   std::array<Tiling, 8> down;
-  const std::size_t gate_ups = has_gate_up(p) ? sm90::ranked(gate_up_shape(p, device), gate_up) : 1;
-  const std::size_t downs = has_down(p) ? sm90::ranked(down_shape(p, device), down) : 1;
-  std::size_t count = 0;
-  const auto offer = [&](const Tiling& first, const Tiling& second) {
-    if (count < out.size()) {
-      char names[2][24];
-      char name[kMaxName];
-      sm90::name_tiling(first, names[0]);
-      sm90::name_tiling(second, names[1]);
-      std::snprintf(name, sizeof(name), "sm90.%s.%s%s%s", to_string(p.op),
-                    has_gate_up(p) ? names[0] : "", p.op == Op::kMlp ? "+" : "",
-                    has_down(p) ? names[1] : "");
-      out[count] = detail::make_config(name, Tilings{first, second});
-    }
-    ++count;
-  };
-  for (std::size_t i = 0; i < gate_ups; ++i) offer(gate_up[i], down[0]);
-  for (std::size_t i = 1; i < downs; ++i) offer(gate_up[0], down[i]);
-  return count;
+  const std::size_t gate_ups = has_gate_up(p) ? sm90::ranked(gate_up_shape(p, device), gate_up) : 0;
+  const std::size_t downs = has_down(p) ? sm90::ranked(down_shape(p, device), down) : 0;
+  return offer_tilings<Tiling>("sm90", p, std::span(gate_up).first(gate_ups),
+                               std::span(down).first(downs), sm90::name_tiling, out);
 }
 
 std::size_t sm90_payload_bytes(const Plan& plan) noexcept {

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mma.sync GEMM's choice of tiling, and what cuda.sm80 takes and refuses: arithmetic, on any
+// CPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/sm80/gemm_config.hpp"
+#include "fake_devices.hpp"
+#include "harness/case.hpp"
+#include "sluice/plan.hpp"
+
+namespace sluice {
+namespace {
+
+using cuda::sm80::GemmShape;
+using cuda::sm80::Tiling;
+using gpu::a100;
+
+Problem problem_of(const std::string& text) { return harness::parse_case(text).value().problem; }
+
+std::string reason_of(const Problem& problem, const Device& device) {
+  for (const Refusal& row : explain(problem, device).variants) {
+    if (row.variant == "cuda.sm80") return row.reason;
+  }
+  return "no cuda.sm80 in the table";
+}
+
+std::vector<Tiling> ranking(const GemmShape& shape) {
+  std::array<Tiling, 4> out;
+  const std::size_t count = cuda::sm80::ranked(shape, out);
+  EXPECT_LE(count, out.size());
+  return {out.begin(), out.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
+TEST(Sm80Config, RanksEveryTilingOnceCheapestFirst) {
+  for (const std::int64_t m : {0, 1, 63, 64, 65, 128, 300, 1000, 4096}) {
+    for (const std::int64_t n : {8, 576, 4096, 28672}) {
+      const GemmShape shape{.m = m, .n = n};
+      const std::vector<Tiling> order = ranking(shape);
+      ASSERT_EQ(order.size(), cuda::sm80::tilings().size());
+      for (const Tiling& tiling : cuda::sm80::tilings()) {
+        EXPECT_EQ(std::count(order.begin(), order.end(), tiling), 1);
+      }
+      for (std::size_t i = 1; i < order.size(); ++i) {
+        EXPECT_LE(cuda::sm80::cost(shape, order[i - 1]), cuda::sm80::cost(shape, order[i]));
+      }
+    }
+  }
+}
+
+TEST(Sm80Config, GoldenChoices) {
+  const auto best = [](std::int64_t m, std::int64_t n) {
+    char name[24];
+    cuda::sm80::name_tiling(ranking({.m = m, .n = n}).front(), name);
+    return std::string(name);
+  };
+  // Few tokens: rows beyond 64 would be multiplied for nothing.
+  EXPECT_EQ(best(1, 28672), "64x128");
+  EXPECT_EQ(best(64, 4096), "64x128");
+  // 3584 tiles on 108 SMs: 34 rounds, 33.2 full.
+  EXPECT_EQ(best(4096, 28672), "128x256");
+}
+
+TEST(CudaSm80, TakesAnyBlocksOfRowsAtSixteenBytes) {
+  for (const std::string text :
+       {"300x72x200:gate_up:bias:interleaved3+up_first", "33x64x72:down:residual:bias_down:pad=8",
+        "33x64x48:mlp:fp16:interleaved1:clamped_swiglu", "0x64x96:mlp", "1x8x8:mlp:concat"}) {
+    EXPECT_EQ(reason_of(problem_of(text), a100()), "") << text;
+    EXPECT_STREQ(plan(problem_of(text), a100()).value().variant_name(), "cuda.sm80") << text;
+  }
+}
+
+TEST(CudaSm80, EveryConfigIsOfferedOnceTheChoiceFirst) {
+  const std::size_t tilings = cuda::sm80::tilings().size();
+  for (const auto& [op, count] : {std::pair<std::string, std::size_t>{"gate_up", tilings},
+                                  {"down", tilings},
+                                  {"mlp", 2 * tilings - 1}}) {
+    const Problem problem = problem_of("512x4096x14336:" + op);
+    const std::vector<std::string> names = config_names("cuda.sm80", problem, a100());
+    EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), count) << op;
+    EXPECT_EQ(names.size(), count) << op;
+    EXPECT_EQ(names.front(), plan(problem, a100()).value().config.name);
+  }
+}
+
+TEST(CudaSm80, SaysWhyItRefuses) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"64x64x96:gate_up:save", "does not store g and u"},
+      {"64x64x96:mlp:norm", "has no norm prologue"},
+      {"64x64x96:mlp_grad", "has no mlp_grad"},
+      {"64x64x96:mlp:fp32", "takes bf16 or fp16"},
+      {"64x64x96:mlp:align=8", "alignment_bytes is 8"},
+      {"64x60x96:gate_up", "d is 60 and h 96, wanted multiples of 8"},
+      {"64x64x96:gate_up:pad=3", "x: strides of rows and blocks are 134 and 0 bytes"},
+  };
+  for (const auto& [text, reason] : cases) {
+    const Problem problem = problem_of(text);
+    EXPECT_NE(reason_of(problem, a100()).find(reason), std::string::npos)
+        << text << ": " << reason_of(problem, a100());
+  }
+  Device turing = a100();
+  turing.compute_capability = 75;
+  EXPECT_NE(reason_of(problem_of("64x64x96:mlp"), turing).find("the device is 7.5"),
+            std::string::npos);
+  Problem vast = problem_of("64x64x96:mlp");
+  vast.m = std::int64_t{1} << 30;
+  vast.d = vast.h = std::int64_t{1} << 15;
+  EXPECT_NE(reason_of(vast, a100()).find("wanted at most 2^31 - 1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice
