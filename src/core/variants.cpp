@@ -13,12 +13,9 @@ namespace {
 
 constexpr Variant kVariants[] = {
 #if defined(SLUICE_WITH_CUDA)
-    cuda::kSm90,
-    cuda::kSm80,
-    cuda::kSimt,
+    cuda::kSm90, cuda::kSm80,     cuda::kSimt,
 #endif
-    cpu::kSimd,
-    cpu::kReference,
+    cpu::kSimd,  cpu::kReference,
 };
 
 }  // namespace
