@@ -13,9 +13,12 @@ namespace {
 
 constexpr Variant kVariants[] = {
 #if defined(SLUICE_WITH_CUDA)
-    cuda::kSm90, cuda::kSm80,     cuda::kSimt,
+    cuda::kSm90,  // Hopper's tensor cores: prefill
+    cuda::kSm80,  // mma.sync: prefill
+    cuda::kSimt,  // any GPU, every operator
 #endif
-    cpu::kSimd,  cpu::kReference,
+    cpu::kSimd,       // every operator but fp64
+    cpu::kReference,  // everything, in fp64
 };
 
 }  // namespace
