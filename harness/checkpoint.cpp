@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "harness/checkpoint_blocks.hpp"
 #include "harness/checkpoint_files.hpp"
 #include "harness/checkpoint_settings.hpp"
 
@@ -121,10 +122,9 @@ class LayerReader {
     SLUICE_TRY(adopt_dims(merged, {both->shape[0] / 2, both->shape[1]}));
     SLUICE_TRY(weight(merged, {2 * checkpoint_.h, checkpoint_.d}, layer.w_gate));
     SLUICE_TRY(bias(mlp + "gate_up_proj.bias", 2 * checkpoint_.h, layer.b_gate));
-    const std::int64_t element = size_bytes(checkpoint_.dtype);
     layer.merged = true;
-    layer.w_up = half(layer.w_gate, checkpoint_.h * checkpoint_.d * element);
-    layer.b_up = half(layer.b_gate, checkpoint_.h * element);
+    layer.w_up = half(layer.w_gate, checkpoint_.h * bytes_of(checkpoint_.dtype, checkpoint_.d));
+    layer.b_up = half(layer.b_gate, checkpoint_.h * size_bytes(bias_dtype(checkpoint_)));
     return {};
   }
 
@@ -176,7 +176,8 @@ class LayerReader {
     if (view == nullptr) return missing(name);
     if (!view->dtype) {
       return make_error(ErrorCode::kUnsupported,
-                        "%s: tensor %s: dtype %s; only BF16, F16, F32 and F64 weights are read",
+                        "%s: tensor %s: dtype %s; only BF16, F16, F32 and F64 weights are read, "
+                        "and blocks that the metadata name",
                         printable(files_.source).c_str(), printable(name).c_str(),
                         view->dtype_name.c_str());
     }
@@ -184,20 +185,28 @@ class LayerReader {
       checkpoint_.dtype = *view->dtype;
       dtype_known_ = true;
     }
-    if (*view->dtype != checkpoint_.dtype) {
-      return invalid(files_, "tensor " + printable(name) + ": dtype " + to_string(*view->dtype) +
-                                 ", the weights before are " + to_string(checkpoint_.dtype));
+    return take(*view, checkpoint_.dtype, shape, pointer);
+  }
+
+  Status take(const TensorView& view, DType dtype, const std::vector<std::int64_t>& shape,
+              const void*& pointer) const {
+    if (view.dtype != dtype) {
+      return invalid(files_, "tensor " + printable(view.name) + ": dtype " +
+                                 (view.dtype ? to_string(*view.dtype) : view.dtype_name.c_str()) +
+                                 ", the weights before are " + to_string(checkpoint_.dtype) +
+                                 (dtype == checkpoint_.dtype ? "" : ", biases fp32"));
     }
-    if (view->shape != shape) {
-      return invalid(files_, "tensor " + printable(name) + ": expected " + show_shape(shape) +
-                                 ", got " + show_shape(view->shape));
+    if (view.shape != shape) {
+      return invalid(files_, "tensor " + printable(view.name) + ": expected " + show_shape(shape) +
+                                 ", got " + show_shape(view.shape));
     }
-    pointer = view->data;
+    pointer = view.data;
     return {};
   }
 
   Status bias(const std::string& name, std::int64_t size, const void*& pointer) {
-    return files_.find(name) == nullptr ? Status{} : weight(name, {size}, pointer);
+    const TensorView* const view = files_.find(name);
+    return view == nullptr ? Status{} : take(*view, bias_dtype(checkpoint_), {size}, pointer);
   }
 
   // The norm before the MLP. A layer with pre_feedforward_layernorm (Gemma-2) has a
@@ -266,6 +275,7 @@ Expected<Checkpoint> open_checkpoint(const std::string& path) {
   const Expected<Decoder> decoder = find_decoder(*files);
   if (!decoder) return decoder.error();
   Checkpoint checkpoint;
+  SLUICE_TRY(read_blocks(*files));
   LayerReader reader(*files, checkpoint);
   for (const std::int64_t layer : decoder->layers) {
     SLUICE_TRY(reader.read(decoder->prefix + "layers." + std::to_string(layer) + "."));

@@ -27,7 +27,7 @@ struct MlpLayer {
   Layout w_gate_up_layout{};          ///< of w_gate and w_up
   Layout w_down_layout{};             ///< of w_down
   bool merged = false;                ///< w_gate and w_up are halves of one tensor
-  DType dtype = DType::kBF16;         ///< of weights and biases; the same in every layer
+  DType dtype = DType::kBF16;         ///< of weights; the same in every layer
   DType norm_dtype = DType::kBF16;    ///< of norm_weight
 };
 
@@ -37,7 +37,7 @@ struct Checkpoint {
   std::string name;              ///< "SmolLM2-135M-Instruct"; never a path
   std::int64_t d = 0;            ///< D, model width
   std::int64_t h = 0;            ///< H, hidden width
-  DType dtype = DType::kBF16;    ///< of weights and biases
+  DType dtype = DType::kBF16;    ///< of weights; biases have bias_dtype()
   std::vector<MlpLayer> layers;  ///< at least one
   /// Largest power of two, at most 4096, that divides every weight, bias and norm pointer: what
   /// Problem::alignment_bytes may promise on these pointers.
@@ -53,6 +53,11 @@ struct Checkpoint {
   std::vector<SafeTensors> shards;  ///< the files that the pointers point into
 };
 
+/// The type of biases: that of the weights, fp32 beside weights in blocks.
+[[nodiscard]] constexpr DType bias_dtype(const Checkpoint& checkpoint) noexcept {
+  return is_block_type(checkpoint.dtype) ? DType::kF32 : checkpoint.dtype;
+}
+
 /// Opens the MLPs of a Llama-style checkpoint.
 ///
 /// `path` is a .safetensors file, a model.safetensors.index.json, or a folder that holds one of
@@ -63,14 +68,17 @@ struct Checkpoint {
 ///   layers.L.mlp.down_proj.weight [D, H] (+ .bias [D]);
 ///   layers.L.pre_feedforward_layernorm.weight (Gemma-2 and later) or
 ///   post_attention_layernorm.weight [D], optional; embed_tokens.weight [V, D], optional.
-/// Weights and biases are of one dtype: BF16, F16, F32 or F64. The activation (hidden_activation,
-/// hidden_act) and rms_norm_eps come from config.json in the same folder (also its text_config),
-/// else from the file's own metadata, else silu and 1e-5 are assumed and marked so.
+/// Weights and biases are of one dtype: BF16, F16, F32 or F64; or weights are bytes (U8) of GGUF's
+/// blocks, which the metadata name (docs/checkpoints.md), and biases F32. The activation
+/// (hidden_activation, hidden_act) and rms_norm_eps come from config.json in the same folder (also
+/// its text_config), else from the file's own metadata, else silu and 1e-5 are assumed and marked
+/// so.
 ///
 /// Errors: kInvalidArgument for what parse_safetensors() refuses, a missing shard, tensor, layer or
-/// projection, a shard name that leaves the folder, unequal or wrong shapes, mixed dtypes, a
-/// config that contradicts the tensors; kUnsupported for quantised weights, mixtures of experts and
-/// unknown activations. Messages name file, layer and tensor.
+/// projection, a shard name that leaves the folder, unequal or wrong shapes, mixed dtypes, rows
+/// that are not whole blocks, a config that contradicts the tensors; kUnsupported for other
+/// quantised weights, mixtures of experts and unknown activations. Messages name file, layer and
+/// tensor.
 [[nodiscard]] Expected<Checkpoint> open_checkpoint(const std::string& path);
 
 /// Token ids that spread `m` rows over a vocabulary: floor(frac(i·phi)·V), the golden-ratio

@@ -40,7 +40,8 @@ Expected<Case> case_of(const Checkpoint& checkpoint, std::int64_t m) {
   p.m = m;
   p.d = checkpoint.d;
   p.h = checkpoint.h;
-  p.x_dtype = p.w_dtype = p.y_dtype = checkpoint.dtype;
+  p.w_dtype = checkpoint.dtype;
+  p.x_dtype = p.y_dtype = is_block_type(checkpoint.dtype) ? DType::kBF16 : checkpoint.dtype;
   p.gate = checkpoint.gate;
   p.bias_gate_up = first.b_gate != nullptr;
   p.bias_down = first.b_down != nullptr;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,15 +35,21 @@ inline std::string entry(const std::string& name, const std::string& dtype,
          ",\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
 
-/// fp32 tensors by name; element i of the t-th tensor in order of names holds 1000 t + i.
+/// fp32 tensors by name; element i of the t-th tensor in order of names holds 1000 t + i. Bytes
+/// hold 16 t + i.
 class TensorSet {
  public:
   TensorSet& add(const std::string& name, std::vector<std::int64_t> shape) {
     shapes_[name] = std::move(shape);
     return *this;
   }
+  TensorSet& add_bytes(const std::string& name, std::vector<std::int64_t> shape) {
+    raw_.insert(name);
+    return add(name, std::move(shape));
+  }
   TensorSet& remove(const std::string& name) {
     shapes_.erase(name);
+    raw_.erase(name);
     return *this;
   }
   [[nodiscard]] const auto& shapes() const { return shapes_; }
@@ -59,21 +66,26 @@ class TensorSet {
         elements *= dim;
         dims += (dims.empty() ? "" : ",") + std::to_string(dim);
       }
-      for (std::int64_t i = 0; i < elements; ++i) {
+      const bool raw_bytes = raw_.count(name) != 0;
+      for (std::int64_t i = 0; raw_bytes && i < elements; ++i) {
+        data.push_back(static_cast<char>(static_cast<std::int64_t>(base) / 1000 * 16 + i));
+      }
+      for (std::int64_t i = 0; !raw_bytes && i < elements; ++i) {
         const float value = base + static_cast<float>(i);
         char raw[4];
         std::memcpy(raw, &value, 4);
         data.append(raw, 4);
       }
       base += 1000;
-      header +=
-          (header.size() > 1 ? "," : "") + entry(name, "F32", "[" + dims + "]", begin, data.size());
+      header += (header.size() > 1 ? "," : "") +
+                entry(name, raw_bytes ? "U8" : "F32", "[" + dims + "]", begin, data.size());
     }
     return image(padded(header + "}"), data);
   }
 
  private:
   std::map<std::string, std::vector<std::int64_t>> shapes_;
+  std::set<std::string> raw_;
 };
 
 }  // namespace sluice::harness::format_test

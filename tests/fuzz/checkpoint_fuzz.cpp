@@ -23,9 +23,12 @@ unsigned touch(const void* pointer, std::int64_t bytes) {
 
 // The sum goes out, so that no read of it can be left out.
 unsigned use(const sluice::harness::Checkpoint& checkpoint) {
-  const std::int64_t element = sluice::size_bytes(checkpoint.dtype);
-  const std::int64_t matrix = checkpoint.d * checkpoint.h * element;
+  const std::int64_t element = sluice::size_bytes(bias_dtype(checkpoint));
+  const std::int64_t blocks = sluice::block_elems(checkpoint.dtype);
+  if (checkpoint.d % blocks != 0 || checkpoint.h % blocks != 0) std::abort();
+  const std::int64_t matrix = checkpoint.d * sluice::bytes_of(checkpoint.dtype, checkpoint.h);
   if (checkpoint.layers.empty() || matrix <= 0 || !(checkpoint.eps > 0.0F)) std::abort();
+  if (checkpoint.alignment_bytes % sluice::alignment_of(checkpoint.dtype) != 0) std::abort();
   unsigned sum = 0;
   for (const auto& layer : checkpoint.layers) {
     if (layer.w_gate == nullptr || layer.w_up == nullptr || layer.w_down == nullptr) std::abort();

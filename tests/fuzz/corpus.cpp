@@ -42,6 +42,16 @@ TensorSet layer(bool merged) {
   return set;
 }
 
+// A layer in blocks of 18 bytes.
+TensorSet blocks() {
+  TensorSet set;
+  const std::string mlp = "model.layers.0.mlp.";
+  set.add("model.embed_tokens.weight", {3, 32});
+  set.add_bytes(mlp + "gate_proj.weight", {32, 18}).add_bytes(mlp + "up_proj.weight", {32, 18});
+  set.add_bytes(mlp + "down_proj.weight", {32, 18}).add(mlp + "down_proj.bias", {32});
+  return set;
+}
+
 bool write_all(const fs::path& root) {
   const std::string settings =
       R"("__metadata__":{"hidden_act":"gelu","rms_norm_eps":"1e-6","name":"a/b"})";
@@ -55,6 +65,8 @@ bool write_all(const fs::path& root) {
                       "," + entry("c", "F4", "[4,0]", 16, 16) + "}" + std::string(17, '\0'));
     good &= write(folder, "separate", seed(layer(false).bytes()));
     good &= write(folder, "merged", seed(layer(true).bytes(settings)));
+    good &= write(folder, "blocks",
+                  seed(blocks().bytes(R"("__metadata__":{"mlp_weight_blocks":"q4_0"})")));
   }
   const fs::path index = root / "index";
   good &=

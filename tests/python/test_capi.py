@@ -70,7 +70,7 @@ class Header(unittest.TestCase):
     def test_names_are_in_the_order_of_the_enumerators(self) -> None:
         lib = capi.library()
         for names, function in (
-            (capi.DTYPES, lib.sluice_dtype_name),
+            (capi.WEIGHT_DTYPES, lib.sluice_dtype_name),
             (capi.OPS, lib.sluice_op_name),
             (ACTIVATIONS, lib.sluice_activation_name),
         ):

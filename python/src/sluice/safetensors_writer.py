@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes bf16 tensors to a safetensors file, one at a time, the same bytes every time.
+"""Writes bf16 tensors and raw bytes to a safetensors file, one at a time, the same bytes every time.
 
 The ``safetensors`` package takes numpy arrays, which cannot be bf16, and holds all of them at once.
 """
@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +25,30 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor to write: ``values()`` returns it as fp32 of ``shape`` when its turn comes."""
+    """One tensor to write: ``values()`` returns it in ``shape`` when its turn comes, as fp32 to be
+    written as BF16, or as uint8 to be written as it is (``dtype`` U8)."""
 
     name: str
     shape: tuple[int, ...]
-    values: Callable[[], NDArray[np.float32]]
+    values: Callable[[], NDArray[np.float32] | NDArray[np.uint8]]
+    dtype: Literal["BF16", "U8"] = "BF16"
+
+    def bytes_to_write(self) -> bytes:
+        """The tensor's bytes; ``ValueError`` where the values have another shape or type."""
+        values = self.values()
+        if tuple(values.shape) != self.shape:
+            raise ValueError(
+                f"tensor {self.name}: expected shape {self.shape}, got {values.shape}"
+            )
+        if self.dtype == "BF16":
+            return to_bf16_bits(values).astype("<u2", copy=False).tobytes()
+        if values.dtype != np.uint8:
+            raise ValueError(f"tensor {self.name}: expected uint8, got {values.dtype}")
+        return values.tobytes()
 
 
-def write_bf16(path: Path, tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> None:
-    """Writes ``tensors`` in the given order as BF16, each element rounded once to nearest even.
+def write_tensors(path: Path, tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> None:
+    """Writes ``tensors`` in the given order; fp32 values are rounded once, to nearest even.
 
     The file appears under its name only when it is complete. Raises ``ValueError`` for a duplicate
     name or a tensor whose values have another shape than announced, ``OSError`` from the disk.
@@ -43,9 +59,10 @@ def write_bf16(path: Path, tensors: Iterable[Tensor], metadata: Mapping[str, str
     for tensor in tensors:
         if tensor.name in header:
             raise ValueError(f"tensor {tensor.name}: appears twice")
-        begin, end = end, end + 2 * int(np.prod(tensor.shape, dtype=np.int64))
+        size = 2 if tensor.dtype == "BF16" else 1
+        begin, end = end, end + size * int(np.prod(tensor.shape, dtype=np.int64))
         header[tensor.name] = {
-            "dtype": "BF16",
+            "dtype": tensor.dtype,
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }
@@ -58,12 +75,7 @@ def write_bf16(path: Path, tensors: Iterable[Tensor], metadata: Mapping[str, str
             file.write(struct.pack("<Q", len(text)))
             file.write(text)
             for tensor in tensors:
-                values = tensor.values()
-                if tuple(values.shape) != tensor.shape:
-                    raise ValueError(
-                        f"tensor {tensor.name}: expected shape {tensor.shape}, got {values.shape}"
-                    )
-                file.write(to_bf16_bits(values).astype("<u2", copy=False).tobytes())
+                file.write(tensor.bytes_to_write())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
