@@ -27,6 +27,7 @@ DIRECTIONS: list[tuple[str, tuple[str, ...]]] = [
     ("harness/", ("sluice/", "math/", "harness/")),
     ("cli/", ("sluice/", "harness/", "cli/")),
     ("examples/", ("sluice/",)),
+    ("python/torch/", ()),  # the public API, as any program would
 ]
 # The one door from core to the backends.
 DOORS = {"src/core/variants.cpp": ("cpu/", "cuda/"), "src/core/run.cpp": ("cuda/device.hpp",)}

@@ -14,7 +14,9 @@ def main() -> int:
     names = sys.argv[1:] or sorted(path.stem for path in folder.glob("test_*.py"))
     suite = unittest.defaultTestLoader.loadTestsFromNames(names)
     result = unittest.TextTestRunner(verbosity=2).run(suite)
-    failed = len({str(test) for test, _ in result.failures + result.errors})
+    # A test's failing subtests count once.
+    bad = [getattr(test, "test_case", test) for test, _ in result.failures + result.errors]
+    failed = len({id(test) for test in bad})
     failed += len(result.unexpectedSuccesses)
     skipped = len(result.skipped)
     passed = max(0, result.testsRun - failed - skipped)

@@ -36,6 +36,7 @@ class Wheel(unittest.TestCase):
             checked = call(*command, "doctor")
             self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
             self.assertIn(str(PACKAGE / "bin" / "sluice"), checked.stdout)
+            self.assertRegex(checked.stdout, "(?m)^ok   Torch operators +gate_up, ")
         self.assertEqual(call(SITE / "bin" / "sluice", "nothing").returncode, 2)
 
     def test_report_draws_with_this_python(self) -> None:
@@ -47,13 +48,21 @@ class Wheel(unittest.TestCase):
             self.assertIn("<svg", page.read_text(encoding="utf-8"))
 
     def test_the_library_is_the_packages_own_and_of_the_projects_version(self) -> None:
-        self.assertNotIn("SLUICE_LIBRARY_DIR", os.environ)
         found = sluice.info()
         self.assertTrue(found.library.is_relative_to(PACKAGE))
         project = (SOURCE / "CMakeLists.txt").read_text(encoding="utf-8")
         version = re.search(r"project\(sluice VERSION ([0-9.]+)", project)
         self.assertEqual(found.version, version[1])
         self.assertTrue((SITE / f"sluice-{version[1]}.dist-info").is_dir())
+
+    def test_the_operators_say_what_is_missing(self) -> None:
+        code = "from sluice import ops"
+        environment = {**os.environ, "SLUICE_LIBRARY_DIR": "/nowhere"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "ImportError: /nowhere/.* is not there: .*without Torch")
 
     def test_one_wheel_serves_every_python_3(self) -> None:
         (tags,) = SITE.glob("sluice-*.dist-info/WHEEL")
@@ -64,7 +73,10 @@ class Wheel(unittest.TestCase):
         for wheel in wheels:
             self.assertLess(wheel.stat().st_size, MOST_BYTES)
         binaries = [PACKAGE / "bin" / "sluice", *(PACKAGE / "lib").iterdir()]
-        self.assertGreaterEqual(len(binaries), 2)
+        self.assertEqual(
+            sorted(path.name for path in binaries),
+            ["libsluice.so.0", "sluice", "sluice_torch.so"],
+        )
         for binary in binaries:
             self.assertNotIn(os.fsencode(SOURCE) + b"/", binary.read_bytes(), binary.name)
 

@@ -73,6 +73,21 @@ def _installed(name: str) -> str | None:
         return None
 
 
+def _torch() -> Iterator[Finding]:
+    version = _installed("torch")
+    yield Finding("ok" if version else "no", "Torch", version or "not installed")
+    operators = capi.library_folder() / "sluice_torch.so"
+    if not operators.is_file():
+        yield Finding("no", "Torch operators", "left out when this package was built")
+    elif version:
+        try:
+            from sluice import ops
+        except (ImportError, OSError) as error:
+            yield Finding("BAD", "Torch operators", str(error))
+        else:
+            yield Finding("ok", "Torch operators", ", ".join(ops.OPERATORS))
+
+
 def _engines() -> Iterator[Finding]:
     for name in ENGINES:
         version = _installed(name)
@@ -99,6 +114,7 @@ def findings() -> Iterator[Finding]:
     yield from _library()
     yield _driver()
     yield _program()
+    yield from _torch()
     yield from _engines()
     yield from _plugins()
 

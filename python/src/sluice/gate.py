@@ -38,6 +38,13 @@ class Gate:
         """The activation's value in ``sluice_activation``."""
         return ACTIVATIONS.index(self.activation)
 
+    @property
+    def arguments(self) -> tuple[int, float, float | None, float, float, float]:
+        """As the Torch operators take it; no limit for infinity."""
+        limit = None if math.isinf(self.limit) else self.limit
+        return (self.code, self.alpha, limit, self.up_offset, self.gate_multiplier,
+                self.output_multiplier)  # fmt: skip
+
     @staticmethod
     def clamped_swiglu() -> Gate:
         """gpt-oss's: silu with alpha 1.702, limit 7, up + 1."""

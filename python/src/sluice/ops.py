@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gated MLP on Torch tensors: ``gate_up``, ``down``, ``mlp``, ``gate_mul`` and their gradients.
+
+M tokens, D model width, H hidden width::
+
+    gate_up    h = act(x @ w_gate.T + b_gate) * (x @ w_up.T + b_up)      x [.., D] -> h [.., H]
+    down       y = h @ w_down.T + b_down + residual                     h [.., H] -> y [.., D]
+    mlp        y = down(gate_up(x))                                     x [.., D] -> y [.., D]
+    gate_mul   h = act(g) * u                                    g, u [.., H] -> h [.., H]
+
+w_gate, w_up [H, D]; w_down [D, H]; biases [H] or [D]; residual [.., D]. ``Gate`` says what ``act`` is
+and how its arguments are clamped, scaled and shifted.
+
+Tensors are bfloat16, float16 or float32, on the CPU or a CUDA device; float64 on the CPU, for checks.
+x, h, g, u have one type, weights and biases one, which may be narrower; y has x's. Accumulation is in
+float32 or wider. The last dimension is contiguous, the others merge into rows at one distance, which
+may be any: gate and up may be halves of one buffer (``w[:H]``, ``w[H:]``) or its interleaved rows
+(``w[0::2]``, ``w[1::2]``), as long as both have the same strides. A broken rule is a ``ValueError``
+that names the operand (a ``RuntimeError`` on Torch 2.15, which knows one error behind its stable ABI).
+
+All are differentiable once. Without ``recompute`` the forward pass also stores g and u, [.., H] each,
+for the backward pass; with it nothing but the inputs is kept and g and u are computed again. The
+gradients of weights come in the weights' type.
+
+Runs on Torch's current stream and with at most Torch's number of CPU threads, allocates nothing but
+its results and one workspace a stream, and can be captured in CUDA graphs and compiled with
+``fullgraph=True``. ``weights_static=True`` promises that no work still queued writes the weights, so
+that kernels may fetch them early.
+
+The functions below wrap ``torch.ops.sluice.*``, which have ``.out`` forms besides (without autograd).
+Importing this module loads them; ``ImportError`` says what is missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.capi import library_folder
+from sluice.gate import Gate
+
+OPERATORS = (
+    "gate_up", "gate_up_save", "down", "mlp", "mlp_save", "gate_mul", "gate_mul_grad",
+    "gate_up_grad", "mlp_grad",
+)  # fmt: skip
+_SILU = Gate()
+
+
+def _load() -> None:
+    path = library_folder() / "sluice_torch.so"
+    if hasattr(torch.ops.sluice, "mlp"):
+        return
+    if not path.is_file():
+        raise ImportError(
+            f"{path} is not there: this Sluice was built without Torch operators; in an "
+            "environment with Torch 2.11 or later: pip install --no-build-isolation ."
+        )
+    try:
+        torch.ops.load_library(path)
+    except OSError as error:
+        raise ImportError(f"{path}: {error} (Torch {torch.__version__}; 2.11 or later)") from error
+    missing = [name for name in OPERATORS if not hasattr(torch.ops.sluice, name)]
+    if missing:  # a schema that Torch refuses is only a line on standard error
+        raise ImportError(f"{path}: Torch {torch.__version__} took no {', '.join(missing)}")
+
+
+_load()
+_ops = torch.ops.sluice
+
+
+# --- fakes: shapes for tracing. The strides are those of fresh contiguous tensors.
+
+
+def _hidden(weight: Tensor) -> Any:
+    """Rows of a weight, which may come as blocks of rows."""
+    return weight.numel() // weight.shape[-1] if weight.dim() > 2 else weight.shape[0]
+
+
+def _wide(like: Tensor, width: Any) -> Tensor:
+    return like.new_empty((*like.shape[:-1], width))
+
+
+def _fresh(like: Tensor) -> Tensor:
+    return like.new_empty(like.shape)
+
+
+def _register_fakes() -> None:
+    fake = torch.library.register_fake
+
+    @fake("sluice::gate_up")
+    def _(x, w_gate, w_up, *_args, **_kwargs):  # type: ignore[no-untyped-def]
+        return _wide(x, _hidden(w_gate))
+
+    @fake("sluice::gate_up_save")
+    def _(x, w_gate, w_up, *_args, **_kwargs):  # type: ignore[no-untyped-def]
+        return tuple(_wide(x, _hidden(w_gate)) for _ in range(3))
+
+    @fake("sluice::down")
+    def _(h, w_down, *_args, **_kwargs):  # type: ignore[no-untyped-def]
+        return _wide(h, w_down.shape[0])
+
+    @fake("sluice::mlp")
+    def _(x, *_args, **_kwargs):  # type: ignore[no-untyped-def]
+        return _fresh(x)
+
+    @fake("sluice::mlp_save")
+    def _(x, w_gate, *_args, **_kwargs):  # type: ignore[no-untyped-def]
+        return _fresh(x), _wide(x, _hidden(w_gate)), _wide(x, _hidden(w_gate))
+
+    @fake("sluice::gate_mul")
+    def _(g, *_args, **_kwargs):  # type: ignore[no-untyped-def]
+        return _fresh(g)
+
+    @fake("sluice::gate_mul_grad")
+    def _(dh, g, *_args, **_kwargs):  # type: ignore[no-untyped-def]
+        return _fresh(g), _fresh(g)
+
+    @fake("sluice::gate_up_grad")
+    def _(dy, w_down, g, *_args, **_kwargs):  # type: ignore[no-untyped-def]
+        return _fresh(g), _fresh(g), _fresh(g)
+
+    @fake("sluice::mlp_grad")
+    def _(  # type: ignore[no-untyped-def]
+        dy, x, w_gate, w_up, w_down, g=None, u=None, b_gate=None, b_up=None, activation=0,
+        alpha=1.0, limit=None, up_offset=0.0, gate_multiplier=1.0, output_multiplier=1.0,
+        need_x=True, need_weights=True, need_bias_gate_up=False, need_bias_down=False,
+    ):  # fmt: skip
+        hidden = _hidden(w_gate) if need_bias_gate_up else 0
+        weights = [_fresh(w) if need_weights else w.new_empty(0) for w in (w_gate, w_up, w_down)]
+        return (
+            _fresh(x) if need_x else w_gate.new_empty(0),
+            *weights,
+            w_gate.new_empty(hidden),
+            w_gate.new_empty(hidden),
+            w_gate.new_empty(w_down.shape[0] if need_bias_down else 0),
+        )
+
+    for name in OPERATORS:
+        if "out" in getattr(_ops, name).overloads():
+            fake(f"sluice::{name}.out", lambda *_args, **_kwargs: None)
+
+
+# --- autograd. Each backward returns one gradient an argument of the schema, in its order.
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def _times(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in a's type: weights may be narrower than activations."""
+    return a @ b.to(a.dtype)
+
+
+def _padded(values: tuple[Any, ...], count: int, filler: Any = None) -> tuple[Any, ...]:
+    return values + (filler,) * (count - len(values))
+
+
+def _needed(ctx: Any) -> tuple[bool, ...]:
+    """Which arguments want a gradient; the dispatcher leaves out those that have their default."""
+    return _padded(ctx.needs_input_grad, ctx.count, False)
+
+
+def _gate_up_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, w_gate, w_up, b_gate, b_up, *gate = inputs
+    ctx.gate, ctx.count = gate[:6], len(inputs)
+    saved: tuple[Tensor, ...] = ()
+    if isinstance(output, tuple):
+        saved = output[1:]
+        ctx.mark_non_differentiable(*saved)
+    ctx.save_for_backward(x, w_gate, w_up, b_gate, b_up, *saved)
+
+
+def _gate_up_backward(ctx: Any, dh: Tensor, *_unused: Tensor) -> tuple[Tensor | None, ...]:
+    x, w_gate, w_up, b_gate, b_up, *saved = ctx.saved_tensors
+    g, u = saved or _ops.gate_up_save(x, w_gate, w_up, b_gate, b_up, *ctx.gate)[1:]
+    dg, du = (_rows(t) for t in _ops.gate_mul_grad(dh.contiguous(), g, u, *ctx.gate))
+    needed = _needed(ctx)
+    dx = _times(dg, _rows(w_gate)) + _times(du, _rows(w_up)) if needed[0] else None
+    return _padded(
+        (
+            dx.reshape(x.shape) if dx is not None else None,
+            _times(dg.T, _rows(x)).to(w_gate.dtype).reshape(w_gate.shape) if needed[1] else None,
+            _times(du.T, _rows(x)).to(w_up.dtype).reshape(w_up.shape) if needed[2] else None,
+            dg.sum(0, dtype=b_gate.dtype) if needed[3] else None,
+            du.sum(0, dtype=b_up.dtype) if needed[4] else None,
+        ),
+        ctx.count,
+    )
+
+
+def _down_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    h, w_down, b_down, *_ = inputs
+    ctx.count = len(inputs)
+    ctx.save_for_backward(h, w_down, b_down)
+
+
+def _down_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    h, w_down, b_down = ctx.saved_tensors
+    needed = _needed(ctx)
+    rows = _rows(dy)
+    return _padded(
+        (
+            _times(rows, w_down).reshape(h.shape) if needed[0] else None,
+            _times(rows.T, _rows(h)).to(w_down.dtype) if needed[1] else None,
+            rows.sum(0, dtype=b_down.dtype) if needed[2] else None,
+            dy if needed[3] else None,
+        ),
+        ctx.count,
+    )
+
+
+def _mlp_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, w_gate, w_up, w_down, b_gate, b_up, _b_down, _residual, *gate = inputs
+    ctx.gate, ctx.count = gate[:6], len(inputs)
+    saved: tuple[Tensor, ...] = ()
+    if isinstance(output, tuple):
+        saved = output[1:]
+        ctx.mark_non_differentiable(*saved)
+    ctx.save_for_backward(x, w_gate, w_up, w_down, b_gate, b_up, *saved)
+
+
+def _mlp_backward(ctx: Any, dy: Tensor, *_unused: Tensor) -> tuple[Tensor | None, ...]:
+    x, w_gate, w_up, w_down, b_gate, b_up, *saved = ctx.saved_tensors
+    needed = _needed(ctx)
+    dx, dw_gate, dw_up, dw_down, db_gate, db_up, db_down = _ops.mlp_grad(
+        dy.contiguous(), x, w_gate, w_up, w_down, *(saved or (None, None)), b_gate, b_up, *ctx.gate,
+        need_x=needed[0], need_weights=any(needed[1:4]), need_bias_gate_up=any(needed[4:6]),
+        need_bias_down=needed[6],
+    )  # fmt: skip
+    gradients = (dx, dw_gate, dw_up, dw_down, db_gate, db_up, db_down, dy)
+    return _padded(
+        tuple(gradient if need else None for gradient, need in zip(gradients, needed)), ctx.count
+    )
+
+
+def _gate_mul_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    g, u, *gate = inputs
+    ctx.gate = gate
+    ctx.save_for_backward(g, u)
+
+
+def _gate_mul_backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:
+    dg, du = _ops.gate_mul_grad(dh.contiguous(), *ctx.saved_tensors, *ctx.gate)
+    return _padded((dg, du), 2 + len(ctx.gate))
+
+
+def _register_autograd() -> None:
+    for names, backward, setup in (
+        (("gate_up", "gate_up_save"), _gate_up_backward, _gate_up_setup),
+        (("down",), _down_backward, _down_setup),
+        (("mlp", "mlp_save"), _mlp_backward, _mlp_setup),
+        (("gate_mul",), _gate_mul_backward, _gate_mul_setup),
+    ):
+        for name in names:
+            torch.library.register_autograd(f"sluice::{name}", backward, setup_context=setup)
+
+
+_register_fakes()
+_register_autograd()
+
+
+# --- the functions
+
+
+def _wants_gradient(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def gate_up(
+    x: Tensor, w_gate: Tensor, w_up: Tensor, b_gate: Tensor | None = None,
+    b_up: Tensor | None = None, *, gate: Gate = _SILU, recompute: bool = False,
+    weights_static: bool = False,
+) -> Tensor:  # fmt: skip
+    """``h = act(x @ w_gate.T + b_gate) * (x @ w_up.T + b_up)``: x [.., D] -> h [.., H]."""
+    arguments = (x, w_gate, w_up, b_gate, b_up, *gate.arguments)
+    if not recompute and _wants_gradient(x, w_gate, w_up, b_gate, b_up):
+        return _ops.gate_up_save(*arguments)[0]
+    return _ops.gate_up(*arguments, weights_static)
+
+
+def down(
+    h: Tensor, w_down: Tensor, b_down: Tensor | None = None, residual: Tensor | None = None, *,
+    weights_static: bool = False,
+) -> Tensor:  # fmt: skip
+    """``y = h @ w_down.T + b_down + residual``: h [.., H] -> y [.., D]."""
+    return _ops.down(h, w_down, b_down, residual, weights_static)
+
+
+def mlp(
+    x: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor, b_gate: Tensor | None = None,
+    b_up: Tensor | None = None, b_down: Tensor | None = None, residual: Tensor | None = None, *,
+    gate: Gate = _SILU, recompute: bool = False, weights_static: bool = False,
+) -> Tensor:  # fmt: skip
+    """``y = down(gate_up(x))``: x [.., D] -> y [.., D]."""
+    arguments = (x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, *gate.arguments)
+    if not recompute and _wants_gradient(x, w_gate, w_up, w_down, b_gate, b_up, b_down):
+        return _ops.mlp_save(*arguments)[0]
+    return _ops.mlp(*arguments, weights_static)
+
+
+def gate_mul(g: Tensor, u: Tensor, *, gate: Gate = _SILU) -> Tensor:
+    """``h = act(g) * u``: g, u [.., H] -> h [.., H]. g and u may be halves of one buffer."""
+    return _ops.gate_mul(g, u, *gate.arguments)

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operators of torch.ops.sluice: schemas and functions, the same for CPU and CUDA. Shapes,
+// fakes and autograd: python/src/sluice/ops.py, which documents each of them.
+#include <torch/csrc/stable/library.h>
+
+#include <string>
+#include <tuple>
+
+#include "call.hpp"
+
+namespace sluice_torch {
+namespace {
+
+using std::int64_t;
+using Limit = std::optional<double>;
+
+// [H, D] as one matrix of rows, also where it comes as blocks of rows.
+int64_t hidden_of(const Tensor& w_gate) { return rows_of("w_gate", w_gate); }
+
+// What gate_up, mlp and mlp_grad have in common.
+Call call_with_gate_up(sluice_op op, const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
+                       const MaybeTensor& b_gate, const MaybeTensor& b_up,
+                       const GateArguments& gate) {
+  Call call(op, Operand::kX, x);
+  call.dims(rows_of("x", x), width_of("x", x), hidden_of(w_gate)).gate(gate);
+  call.x_type("x", x).y_type("x", x).w_type("w_gate", w_gate).dw_type("w_gate", w_gate);
+  call.problem().bias_gate_up = b_gate || b_up ? 1 : 0;
+  call.bind(Operand::kX, x).bind(Operand::kWGate, w_gate).bind(Operand::kWUp, w_up);
+  call.bind(Operand::kBGate, b_gate).bind(Operand::kBUp, b_up);
+  return call;
+}
+
+void add_residual(Call& call, const MaybeTensor& residual) {
+  if (!residual) return;
+  call.problem().residual = SLUICE_RESIDUAL_OPERAND;
+  call.bind(Operand::kResidual, residual);
+}
+
+// --- gate_up: h [.., H] from x [.., D]
+
+void gate_up_run(const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
+                 const MaybeTensor& b_gate, const MaybeTensor& b_up, const GateArguments& gate,
+                 bool weights_static, const Tensor& h, const MaybeTensor& g, const MaybeTensor& u) {
+  Call call = call_with_gate_up(SLUICE_GATE_UP, x, w_gate, w_up, b_gate, b_up, gate);
+  call.problem().weights_static = weights_static ? 1 : 0;
+  call.problem().save_g_u = g ? 1 : 0;
+  call.bind(Operand::kH, h).bind(Operand::kG, g).bind(Operand::kU, u).run();
+}
+
+void gate_up_out(const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
+                 const MaybeTensor& b_gate, const MaybeTensor& b_up, int64_t activation,
+                 double alpha, const Limit& limit, double up_offset, double gate_multiplier,
+                 double output_multiplier, bool weights_static, const Tensor& out) {
+  gate_up_run(x, w_gate, w_up, b_gate, b_up,
+              {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier},
+              weights_static, out, {}, {});
+}
+
+Tensor gate_up(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const MaybeTensor& b_gate,
+               const MaybeTensor& b_up, int64_t activation, double alpha, const Limit& limit,
+               double up_offset, double gate_multiplier, double output_multiplier,
+               bool weights_static) {
+  Tensor h = empty_with_width(x, hidden_of(w_gate));
+  gate_up_run(x, w_gate, w_up, b_gate, b_up,
+              {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier},
+              weights_static, h, {}, {});
+  return h;
+}
+
+std::tuple<Tensor, Tensor, Tensor> gate_up_save(const Tensor& x, const Tensor& w_gate,
+                                                const Tensor& w_up, const MaybeTensor& b_gate,
+                                                const MaybeTensor& b_up, int64_t activation,
+                                                double alpha, const Limit& limit, double up_offset,
+                                                double gate_multiplier, double output_multiplier) {
+  const int64_t hidden = hidden_of(w_gate);
+  Tensor h = empty_with_width(x, hidden);
+  Tensor g = empty_with_width(x, hidden);
+  Tensor u = empty_with_width(x, hidden);
+  gate_up_run(x, w_gate, w_up, b_gate, b_up,
+              {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier}, false, h,
+              g, u);
+  return {h, g, u};
+}
+
+// --- down: y [.., D] from h [.., H]
+
+void down_out(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
+              const MaybeTensor& residual, bool weights_static, const Tensor& out) {
+  Call call(SLUICE_DOWN, Operand::kH, h);
+  call.dims(rows_of("h", h), rows_of("w_down", w_down), width_of("h", h));
+  call.x_type("h", h).y_type("out", out).w_type("w_down", w_down);
+  call.problem().bias_down = b_down ? 1 : 0;
+  call.problem().weights_static = weights_static ? 1 : 0;
+  add_residual(call, residual);
+  call.bind(Operand::kH, h).bind(Operand::kWDown, w_down).bind(Operand::kBDown, b_down);
+  call.bind(Operand::kY, out).run();
+}
+
+Tensor down(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
+            const MaybeTensor& residual, bool weights_static) {
+  static_cast<void>(width_of("h", h));
+  Tensor y = empty_with_width(h, rows_of("w_down", w_down));
+  down_out(h, w_down, b_down, residual, weights_static, y);
+  return y;
+}
+
+// --- mlp: y [.., D] from x [.., D]
+
+void mlp_run(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
+             const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
+             const MaybeTensor& residual, const GateArguments& gate, bool weights_static,
+             const Tensor& y, const MaybeTensor& g, const MaybeTensor& u) {
+  Call call = call_with_gate_up(SLUICE_MLP, x, w_gate, w_up, b_gate, b_up, gate);
+  call.y_type("out", y);
+  call.problem().bias_down = b_down ? 1 : 0;
+  call.problem().weights_static = weights_static ? 1 : 0;
+  call.problem().save_g_u = g ? 1 : 0;
+  add_residual(call, residual);
+  call.bind(Operand::kWDown, w_down).bind(Operand::kBDown, b_down).bind(Operand::kY, y);
+  call.bind(Operand::kG, g).bind(Operand::kU, u).run();
+}
+
+void mlp_out(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
+             const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
+             const MaybeTensor& residual, int64_t activation, double alpha, const Limit& limit,
+             double up_offset, double gate_multiplier, double output_multiplier,
+             bool weights_static, const Tensor& out) {
+  mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual,
+          {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier}, weights_static,
+          out, {}, {});
+}
+
+Tensor mlp(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
+           const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
+           const MaybeTensor& residual, int64_t activation, double alpha, const Limit& limit,
+           double up_offset, double gate_multiplier, double output_multiplier,
+           bool weights_static) {
+  Tensor y = empty_like(x);
+  mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual,
+          {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier}, weights_static,
+          y, {}, {});
+  return y;
+}
+
+std::tuple<Tensor, Tensor, Tensor> mlp_save(const Tensor& x, const Tensor& w_gate,
+                                            const Tensor& w_up, const Tensor& w_down,
+                                            const MaybeTensor& b_gate, const MaybeTensor& b_up,
+                                            const MaybeTensor& b_down, const MaybeTensor& residual,
+                                            int64_t activation, double alpha, const Limit& limit,
+                                            double up_offset, double gate_multiplier,
+                                            double output_multiplier) {
+  const int64_t hidden = hidden_of(w_gate);
+  Tensor y = empty_like(x);
+  Tensor g = empty_with_width(x, hidden);
+  Tensor u = empty_with_width(x, hidden);
+  mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual,
+          {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier}, false, y, g,
+          u);
+  return {y, g, u};
+}
+
+// --- gate_mul: h [.., H] from g and u, and its gradient
+
+void gate_mul_out(const Tensor& g, const Tensor& u, int64_t activation, double alpha,
+                  const Limit& limit, double up_offset, double gate_multiplier,
+                  double output_multiplier, const Tensor& out) {
+  Call call(SLUICE_GATE_MUL, Operand::kG, g);
+  call.dims(rows_of("g", g), 1, width_of("g", g)).x_type("g", g).w_type("g", g).y_type("g", g);
+  call.gate({activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
+  call.bind(Operand::kG, g).bind(Operand::kU, u).bind(Operand::kH, out).run();
+}
+
+Tensor gate_mul(const Tensor& g, const Tensor& u, int64_t activation, double alpha,
+                const Limit& limit, double up_offset, double gate_multiplier,
+                double output_multiplier) {
+  Tensor h = empty_like(g);
+  gate_mul_out(g, u, activation, alpha, limit, up_offset, gate_multiplier, output_multiplier, h);
+  return h;
+}
+
+void gate_mul_grad_out(const Tensor& dh, const Tensor& g, const Tensor& u, int64_t activation,
+                       double alpha, const Limit& limit, double up_offset, double gate_multiplier,
+                       double output_multiplier, const Tensor& dg, const Tensor& du) {
+  Call call(SLUICE_GATE_MUL_GRAD, Operand::kG, g);
+  call.dims(rows_of("g", g), 1, width_of("g", g)).x_type("g", g).w_type("g", g).y_type("g", g);
+  call.gate({activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
+  call.bind(Operand::kDh, dh).bind(Operand::kG, g).bind(Operand::kU, u);
+  call.bind(Operand::kDg, dg).bind(Operand::kDu, du).run();
+}
+
+std::tuple<Tensor, Tensor> gate_mul_grad(const Tensor& dh, const Tensor& g, const Tensor& u,
+                                         int64_t activation, double alpha, const Limit& limit,
+                                         double up_offset, double gate_multiplier,
+                                         double output_multiplier) {
+  Tensor dg = empty_like(g);
+  Tensor du = empty_like(g);
+  gate_mul_grad_out(dh, g, u, activation, alpha, limit, up_offset, gate_multiplier,
+                    output_multiplier, dg, du);
+  return {dg, du};
+}
+
+// --- gate_up_grad: dg, du and h from dy, with dh = dy·Wd
+
+void gate_up_grad_out(const Tensor& dy, const Tensor& w_down, const Tensor& g, const Tensor& u,
+                      int64_t activation, double alpha, const Limit& limit, double up_offset,
+                      double gate_multiplier, double output_multiplier, const Tensor& dg,
+                      const Tensor& du, const Tensor& h) {
+  Call call(SLUICE_GATE_UP_GRAD, Operand::kDy, dy);
+  call.dims(rows_of("dy", dy), width_of("dy", dy), width_of("g", g));
+  call.x_type("g", g).y_type("dy", dy).w_type("w_down", w_down);
+  call.gate({activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
+  call.bind(Operand::kDy, dy).bind(Operand::kWDown, w_down).bind(Operand::kG, g);
+  call.bind(Operand::kU, u)
+      .bind(Operand::kDg, dg)
+      .bind(Operand::kDu, du)
+      .bind(Operand::kH, h)
+      .run();
+}
+
+std::tuple<Tensor, Tensor, Tensor> gate_up_grad(const Tensor& dy, const Tensor& w_down,
+                                                const Tensor& g, const Tensor& u,
+                                                int64_t activation, double alpha,
+                                                const Limit& limit, double up_offset,
+                                                double gate_multiplier, double output_multiplier) {
+  Tensor dg = empty_like(g);
+  Tensor du = empty_like(g);
+  Tensor h = empty_like(g);
+  gate_up_grad_out(dy, w_down, g, u, activation, alpha, limit, up_offset, gate_multiplier,
+                   output_multiplier, dg, du, h);
+  return {dg, du, h};
+}
+
+// --- mlp_grad: all gradients of mlp; g and u given, or recomputed from x
+
+void mlp_grad_out(const Tensor& dy, const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
+                  const Tensor& w_down, const MaybeTensor& g, const MaybeTensor& u,
+                  const MaybeTensor& b_gate, const MaybeTensor& b_up, int64_t activation,
+                  double alpha, const Limit& limit, double up_offset, double gate_multiplier,
+                  double output_multiplier, bool accumulate, const MaybeTensor& dx,
+                  const MaybeTensor& dw_gate, const MaybeTensor& dw_up, const MaybeTensor& dw_down,
+                  const MaybeTensor& db_gate, const MaybeTensor& db_up,
+                  const MaybeTensor& db_down) {
+  const bool recompute = !g && !u;
+  const MaybeTensor none;
+  Call call = call_with_gate_up(
+      SLUICE_MLP_GRAD, x, w_gate, w_up, recompute ? b_gate : none, recompute ? b_up : none,
+      {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
+  call.y_type("dy", dy);
+  if (dw_gate) call.dw_type("dw_gate", *dw_gate);
+  call.problem().recompute = recompute ? 1 : 0;
+  call.problem().accumulate_dw = accumulate ? 1 : 0;
+  call.problem().bias_gate_up = b_gate || b_up || db_gate || db_up ? 1 : 0;
+  call.problem().bias_down = db_down ? 1 : 0;
+  call.bind(Operand::kDy, dy).bind(Operand::kWDown, w_down);
+  call.bind(Operand::kG, g).bind(Operand::kU, u).bind(Operand::kDx, dx);
+  call.bind(Operand::kDwGate, dw_gate).bind(Operand::kDwUp, dw_up);
+  call.bind(Operand::kDwDown, dw_down).bind(Operand::kDbGate, db_gate);
+  call.bind(Operand::kDbUp, db_up).bind(Operand::kDbDown, db_down).run();
+}
+
+// A gradient that is not asked for is a tensor without elements: a schema has no optional results
+// that every compiler of Torch takes.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mlp_grad(
+    const Tensor& dy, const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
+    const Tensor& w_down, const MaybeTensor& g, const MaybeTensor& u, const MaybeTensor& b_gate,
+    const MaybeTensor& b_up, int64_t activation, double alpha, const Limit& limit, double up_offset,
+    double gate_multiplier, double output_multiplier, bool need_x, bool need_weights,
+    bool need_bias_gate_up, bool need_bias_down) {
+  const auto none = [&] { return empty_vector(w_gate, 0); };
+  const auto unless_empty = [](bool needed, const Tensor& tensor) {
+    return needed ? MaybeTensor(tensor) : MaybeTensor();
+  };
+  Tensor dx = need_x ? empty_like(x) : none();
+  Tensor dw_gate = need_weights ? empty_like(w_gate) : none();
+  Tensor dw_up = need_weights ? empty_like(w_up) : none();
+  Tensor dw_down = need_weights ? empty_like(w_down) : none();
+  Tensor db_gate = need_bias_gate_up ? empty_vector(w_gate, hidden_of(w_gate)) : none();
+  Tensor db_up = need_bias_gate_up ? empty_vector(w_gate, hidden_of(w_gate)) : none();
+  Tensor db_down = need_bias_down ? empty_vector(w_down, rows_of("w_down", w_down)) : none();
+  mlp_grad_out(dy, x, w_gate, w_up, w_down, g, u, b_gate, b_up, activation, alpha, limit, up_offset,
+               gate_multiplier, output_multiplier, false, unless_empty(need_x, dx),
+               unless_empty(need_weights, dw_gate), unless_empty(need_weights, dw_up),
+               unless_empty(need_weights, dw_down), unless_empty(need_bias_gate_up, db_gate),
+               unless_empty(need_bias_gate_up, db_up), unless_empty(need_bias_down, db_down));
+  return {dx, dw_gate, dw_up, dw_down, db_gate, db_up, db_down};
+}
+
+// One registration for each backend: the functions look at where their tensors are.
+void implement(torch::stable::detail::StableLibrary& library) {
+  library.impl("gate_up", TORCH_BOX(&gate_up));
+  library.impl("gate_up.out", TORCH_BOX(&gate_up_out));
+  library.impl("gate_up_save", TORCH_BOX(&gate_up_save));
+  library.impl("down", TORCH_BOX(&down));
+  library.impl("down.out", TORCH_BOX(&down_out));
+  library.impl("mlp", TORCH_BOX(&mlp));
+  library.impl("mlp.out", TORCH_BOX(&mlp_out));
+  library.impl("mlp_save", TORCH_BOX(&mlp_save));
+  library.impl("gate_mul", TORCH_BOX(&gate_mul));
+  library.impl("gate_mul.out", TORCH_BOX(&gate_mul_out));
+  library.impl("gate_mul_grad", TORCH_BOX(&gate_mul_grad));
+  library.impl("gate_mul_grad.out", TORCH_BOX(&gate_mul_grad_out));
+  library.impl("gate_up_grad", TORCH_BOX(&gate_up_grad));
+  library.impl("gate_up_grad.out", TORCH_BOX(&gate_up_grad_out));
+  library.impl("mlp_grad", TORCH_BOX(&mlp_grad));
+  library.impl("mlp_grad.out", TORCH_BOX(&mlp_grad_out));
+}
+
+}  // namespace
+}  // namespace sluice_torch
+
+STABLE_TORCH_LIBRARY_FRAGMENT(sluice, library) {
+  const std::string gate =
+      "int activation=0, float alpha=1.0, float? limit=None, float up_offset=0.0, "
+      "float gate_multiplier=1.0, float output_multiplier=1.0";
+  const std::string gate_up =
+      "Tensor x, Tensor w_gate, Tensor w_up, Tensor? b_gate=None, Tensor? b_up=None, " + gate;
+  const std::string down =
+      "Tensor h, Tensor w_down, Tensor? b_down=None, Tensor? residual=None, "
+      "bool weights_static=False";
+  const std::string mlp =
+      "Tensor x, Tensor w_gate, Tensor w_up, Tensor w_down, Tensor? b_gate=None, "
+      "Tensor? b_up=None, Tensor? b_down=None, Tensor? residual=None, " +
+      gate;
+  const std::string mlp_grad =
+      "Tensor dy, Tensor x, Tensor w_gate, Tensor w_up, Tensor w_down, Tensor? g=None, "
+      "Tensor? u=None, Tensor? b_gate=None, Tensor? b_up=None, " +
+      gate;
+  const std::string is_static = ", bool weights_static=False";
+  const std::string out = ", *, Tensor(a!) out) -> ()";
+  for (const std::string& schema : {
+           "gate_up(" + gate_up + is_static + ") -> Tensor",
+           "gate_up.out(" + gate_up + is_static + out,
+           "gate_up_save(" + gate_up + ") -> (Tensor h, Tensor g, Tensor u)",
+           "down(" + down + ") -> Tensor",
+           "down.out(" + down + out,
+           "mlp(" + mlp + is_static + ") -> Tensor",
+           "mlp.out(" + mlp + is_static + out,
+           "mlp_save(" + mlp + ") -> (Tensor y, Tensor g, Tensor u)",
+           "gate_mul(Tensor g, Tensor u, " + gate + ") -> Tensor",
+           "gate_mul.out(Tensor g, Tensor u, " + gate + out,
+           "gate_mul_grad(Tensor dh, Tensor g, Tensor u, " + gate + ") -> (Tensor dg, Tensor du)",
+           "gate_mul_grad.out(Tensor dh, Tensor g, Tensor u, " + gate +
+               ", *, Tensor(a!) dg, Tensor(b!) du) -> ()",
+           "gate_up_grad(Tensor dy, Tensor w_down, Tensor g, Tensor u, " + gate +
+               ") -> (Tensor dg, Tensor du, Tensor h)",
+           "gate_up_grad.out(Tensor dy, Tensor w_down, Tensor g, Tensor u, " + gate +
+               ", *, Tensor(a!) dg, Tensor(b!) du, Tensor(c!) h) -> ()",
+           "mlp_grad(" + mlp_grad +
+               ", bool need_x=True, bool need_weights=True, bool need_bias_gate_up=False, "
+               "bool need_bias_down=False) -> (Tensor dx, Tensor dw_gate, Tensor dw_up, "
+               "Tensor dw_down, Tensor db_gate, Tensor db_up, Tensor db_down)",
+           "mlp_grad.out(" + mlp_grad +
+               ", bool accumulate=False, *, Tensor(a!)? dx=None, Tensor(b!)? dw_gate=None, "
+               "Tensor(c!)? dw_up=None, Tensor(d!)? dw_down=None, Tensor(e!)? db_gate=None, "
+               "Tensor(f!)? db_up=None, Tensor(g!)? db_down=None) -> ()",
+       }) {
+    library.def(schema.c_str());
+  }
+}
+
+STABLE_TORCH_LIBRARY_IMPL(sluice, CPU, library) { sluice_torch::implement(library); }
+STABLE_TORCH_LIBRARY_IMPL(sluice, CUDA, library) { sluice_torch::implement(library); }

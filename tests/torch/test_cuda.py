@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators on a GPU: values, streams, devices, graph capture. Skipped without one."""
+
+import os
+import unittest
+
+import torch
+from cases import Oracle, Weights, worst
+
+import sluice
+from sluice import Gate, ops
+
+REASON = (
+    "no GPU"
+    if not torch.cuda.is_available()
+    else "this Sluice was built without CUDA" if not sluice.info().variants["cuda"] else ""
+)
+if REASON and os.environ.get("SLUICE_REQUIRE_GPU", "0") not in ("", "0"):
+    raise RuntimeError(f"SLUICE_REQUIRE_GPU is set, but: {REASON}")
+
+
+def on_gpu(weights: Weights) -> list[torch.Tensor | None]:
+    return [t if t is None else t.cuda() for t in weights.mlp()]
+
+
+@unittest.skipIf(REASON, REASON)
+class Cuda(unittest.TestCase):
+    def setUp(self) -> None:
+        # Sizes of the tensor-core variants, and one that only the portable one takes.
+        self.shapes = ((128, 256, 512), (4, 256, 512), (5, 20, 36))
+
+    def test_every_type_is_within_its_bound_of_fp64(self) -> None:
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            for m, d, h in self.shapes:
+                weights = Weights(d, h, dtype, bias=True)
+                x = weights.x(m)
+                oracle = Oracle(x, weights)
+                with self.subTest(dtype=dtype, shape=(m, d, h)):
+                    y = ops.mlp(x.cuda(), *on_gpu(weights))
+                    self.assertEqual(y.device.type, "cuda")
+                    self.assertLess(worst(y.cpu(), oracle.y, oracle.y_bound), 1)
+
+    def test_gradients_follow_the_cpus(self) -> None:
+        weights = Weights(64, 96, torch.float32, bias=True)
+        for recompute in (False, True):
+            gradients = []
+            for device in ("cpu", "cuda"):
+                inputs = [t.to(device).requires_grad_() for t in (weights.x(9), *weights.mlp())]
+                ops.mlp(*inputs, recompute=recompute).sum().backward()
+                gradients.append([t.grad.cpu() for t in inputs])
+            for got, expected in zip(gradients[1], gradients[0]):
+                torch.testing.assert_close(got, expected)
+
+    def test_work_is_ordered_on_the_current_stream(self) -> None:
+        weights = Weights(256, 512, torch.bfloat16)
+        gpu = on_gpu(weights)
+        expected = ops.mlp(weights.x(64).cuda(), *gpu)
+        x = torch.zeros(64, 256, dtype=torch.bfloat16, device="cuda")
+        fresh = weights.x(64).cuda()
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(20_000_000)  # a run on another stream would read zeros
+            x.copy_(fresh)
+            y = ops.mlp(x, *gpu)
+        stream.synchronize()
+        self.assertTrue(torch.equal(y, expected))
+
+    def test_graphs_replay_with_new_inputs_beside_eager_calls(self) -> None:
+        for m, d, h in self.shapes:
+            weights = Weights(d, h, torch.bfloat16)
+            gpu = on_gpu(weights)
+            x = weights.x(m).cuda()
+            ops.mlp(x, *gpu)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                first = ops.mlp(x, *gpu)
+                second = ops.mlp(first, *gpu, gate=Gate("gelu_tanh"))
+            for seed in (3, 4, 5):
+                x.copy_(weights.x(m, seed=seed).cuda())
+                graph.replay()
+                expected = ops.mlp(ops.mlp(x, *gpu), *gpu, gate=Gate("gelu_tanh"))
+                self.assertTrue(torch.equal(second, expected), (m, d, h, seed))
+
+    def test_another_device_than_the_current_one(self) -> None:
+        if torch.cuda.device_count() < 2:
+            self.skipTest("one GPU")
+        weights = Weights(64, 96, torch.bfloat16)
+        first = ops.mlp(weights.x(9).cuda(), *on_gpu(weights))
+        other = [t if t is None else t.to("cuda:1") for t in weights.mlp()]
+        second = ops.mlp(weights.x(9).to("cuda:1"), *other)
+        self.assertEqual(second.device.index, 1)
+        self.assertTrue(torch.equal(first.cpu(), second.cpu()))
+
+    def test_operands_on_two_devices_are_refused(self) -> None:
+        weights = Weights(64, 96, torch.bfloat16)
+        w_gate, w_up, w_down, *_ = on_gpu(weights)
+        with self.assertRaisesRegex(ValueError, "^w_up: expected a tensor on the device"):
+            ops.mlp(weights.x(9).cuda(), w_gate, w_up.cpu(), w_down)
+
+
+if __name__ == "__main__":
+    unittest.main()
