@@ -13,9 +13,11 @@ namespace {
 
 constexpr Variant kVariants[] = {
 #if defined(SLUICE_WITH_CUDA)
-    cuda::kSm90,  // Hopper's tensor cores: prefill
-    cuda::kSm80,  // mma.sync: prefill
-    cuda::kSimt,  // any GPU, every operator
+    cuda::kSm90Decode,       // Hopper, up to 64 tokens
+    cuda::kSm90DecodeChain,  // the same without a grid barrier
+    cuda::kSm90,             // Hopper's tensor cores: prefill
+    cuda::kSm80,             // mma.sync: prefill
+    cuda::kSimt,             // any GPU, every operator
 #endif
     cpu::kSimd,       // every operator but fp64
     cpu::kReference,  // everything, in fp64

@@ -6,6 +6,29 @@
 
 namespace sluice::cuda {
 
+// sm90/decode.cpp: gate_up, down and mlp on Hopper for up to 64 tokens, one launch an operator; and
+// mlp in two launches, without a grid barrier.
+detail::Reason sm90_decode_supports(const Problem&, const Device&) noexcept;
+detail::Reason sm90_decode_chain_supports(const Problem&, const Device&) noexcept;
+std::size_t sm90_decode_configs(const Problem&, const Device&, std::span<Config> out) noexcept;
+std::size_t sm90_decode_chain_configs(const Problem&, const Device&,
+                                      std::span<Config> out) noexcept;
+std::size_t sm90_decode_payload_bytes(const Plan&) noexcept;
+Status sm90_decode_launch(const Plan&, const Operands&, void* payload, void* header,
+                          Stream) noexcept;
+Status sm90_decode_chain_launch(const Plan&, const Operands&, void* payload, void* header,
+                                Stream) noexcept;
+
+inline constexpr detail::Variant kSm90Decode = {
+    "cuda.sm90_decode",        Backend::kCuda,     sm90_decode_supports, sm90_decode_configs,
+    sm90_decode_payload_bytes, sm90_decode_launch,
+};
+inline constexpr detail::Variant kSm90DecodeChain = {
+    "cuda.sm90_decode_chain",   Backend::kCuda,
+    sm90_decode_chain_supports, sm90_decode_chain_configs,
+    sm90_decode_payload_bytes,  sm90_decode_chain_launch,
+};
+
 // sm90/prefill.cpp: gate_up, down and mlp on Hopper's tensor cores, bf16 and fp16.
 detail::Reason sm90_supports(const Problem&, const Device&) noexcept;
 std::size_t sm90_configs(const Problem&, const Device&, std::span<Config> out) noexcept;

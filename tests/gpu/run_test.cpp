@@ -7,56 +7,23 @@
 #include <thread>
 #include <vector>
 
-#include "gpu.hpp"
+#include "job.hpp"
 
 namespace sluice {
 namespace {
 
+using gpu::expect_right;
+using gpu::Job;
+using gpu::make_job;
+using gpu::StreamGuard;
 using harness::OperandSet;
 using harness::RigBuffer;
-
-// A planned case with its operands and a workspace.
-struct Job {
-  Plan plan;
-  std::unique_ptr<OperandSet> set;
-  harness::RigWorkspace workspace;
-
-  Status run(Stream stream) const {
-    return sluice::run(plan, set->operands(), workspace.workspace, stream);
-  }
-};
-
-Job make_job(const std::string& text) {
-  Job job;
-  const auto c = harness::parse_case(text).value();
-  job.plan = plan(c.problem, gpu::rig().device()).value();
-  job.set = std::move(OperandSet::make(c, gpu::rig()).value());
-  job.workspace = std::move(harness::make_workspace(job.plan, gpu::rig()).value());
-  return job;
-}
-
-void expect_right(Job& job) {
-  const auto comparisons = harness::compare_outputs(*job.set);
-  ASSERT_OK(comparisons);
-  for (const auto& comparison : *comparisons) {
-    EXPECT_TRUE(comparison.passed()) << harness::to_string(comparison);
-  }
-  EXPECT_OK(job.set->check_canaries());
-}
 
 const char* const kCases[] = {
     "7x40x72:mlp:add_norm:residual_norm_input:bias:bias_down",
     "130x64x96:gate_up:interleaved1:save",
     "33x48x80:mlp_grad:recompute:bias:bias_down",
     "64x32x48:gate_mul_grad",
-};
-
-struct StreamGuard {
-  cudaStream_t stream = nullptr;
-  StreamGuard() { EXPECT_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
-  ~StreamGuard() { EXPECT_CUDA(cudaStreamDestroy(stream)); }
-  StreamGuard(const StreamGuard&) = delete;
-  StreamGuard& operator=(const StreamGuard&) = delete;
 };
 
 TEST(GpuRun, CanBeCapturedAndReplayed) {

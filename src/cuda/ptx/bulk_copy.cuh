@@ -21,6 +21,30 @@ __device__ __forceinline__ void bulk_copy(void* destination, const void* source,
       : "memory");
 }
 
+/// A cache policy for what is read once: it leaves L2 first.
+__device__ __forceinline__ std::uint64_t evict_first_policy() {
+  std::uint64_t policy = 0;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+/// bulk_copy() under a cache policy.
+__device__ __forceinline__ void bulk_copy(void* destination, const void* source,
+                                          std::uint32_t bytes, std::uint64_t& barrier,
+                                          std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(destination)),
+      "l"(source), "r"(bytes), "r"(shared_address(&barrier)), "l"(policy)
+      : "memory");
+}
+
+/// Orders ordinary accesses to global memory and those of the copy engine, where the one must see
+/// what the other wrote.
+__device__ __forceinline__ void fence_global_for_async() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 /// One box of a tensor map that is a __grid_constant__ parameter, at `coords`, innermost first.
 /// `destination`: 128 bytes aligned, with a 128-byte swizzle 1024. One thread.
 __device__ __forceinline__ void tensor_copy_2d(void* destination, const CUtensorMap& map,

@@ -39,10 +39,18 @@ __device__ __forceinline__ void mbarrier_arrive_expect_bytes(std::uint64_t& barr
       : "memory");
 }
 
-/// Waits until the phase of parity `parity` (0 for the first) has completed.
+/// Waits until the phase of parity `parity` (0 for the first) has completed. A debug build traps
+/// after some seconds, which the stream reports as an error.
 __device__ __forceinline__ void mbarrier_wait(std::uint64_t& barrier, std::uint32_t parity) {
+#if defined(SLUICE_CUDA_DEBUG)
+  constexpr long long kStuckClocks = 1LL << 33;  // 4 to 5 s
+  const long long start = clock64();
+#endif
   std::uint32_t done = 0;
   while (done == 0) {
+#if defined(SLUICE_CUDA_DEBUG)
+    if (clock64() - start > kStuckClocks) __trap();
+#endif
     asm volatile(
         "{\n"
         ".reg .pred p;\n"

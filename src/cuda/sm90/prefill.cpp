@@ -7,6 +7,7 @@
 
 #include "cuda/device.hpp"
 #include "cuda/sm90/gemm.hpp"
+#include "cuda/sm90/refusals.hpp"
 #include "cuda/tensor_map.hpp"
 #include "cuda/variants.hpp"
 
@@ -20,9 +21,6 @@ using sm90::GemmParams;
 using sm90::GemmShape;
 using sm90::Tiling;
 
-constexpr std::int64_t kAlignment = 16;  // of the copy engine
-constexpr int kSmemBytes = 227 * 1024;
-
 using Tilings = TilingPair<Tiling>;
 
 GemmShape gate_up_shape(const Problem& p, const Device& device) {
@@ -30,18 +28,6 @@ GemmShape gate_up_shape(const Problem& p, const Device& device) {
 }
 GemmShape down_shape(const Problem& p, const Device& device) {
   return {p.m, p.d, p.h, false, device.sm_count};
-}
-
-Reason device_refusal(const Device& device) {
-  if (device.arch != Arch::kHopper) {
-    return refuse("needs a Hopper GPU (9.0), the device is %d.%d", device.compute_capability / 10,
-                  device.compute_capability % 10);
-  }
-  if (device.smem_per_block_bytes < kSmemBytes) {
-    return refuse("needs %d bytes of shared memory a block, the device has %d", kSmemBytes,
-                  device.smem_per_block_bytes);
-  }
-  return {};
 }
 
 Reason feature_refusal(const Problem& p) {
@@ -56,24 +42,12 @@ Reason feature_refusal(const Problem& p) {
 // Sizes and strides that the copy engine cannot walk.
 Reason shape_refusal(const Problem& p) {
   const auto specs = operand_specs(p);
-  if (p.alignment_bytes < kAlignment) {
-    return refuse("alignment_bytes is %lld, the copy engine needs %lld",
-                  static_cast<long long>(p.alignment_bytes), static_cast<long long>(kAlignment));
-  }
   // The kernels count rows, weight rows (2 H) and columns in 32 bits.
   constexpr std::int64_t kMaxDim = std::int64_t{1} << 29;
   if (p.m > kMaxDim || p.d > kMaxDim || p.h > kMaxDim) {
     return refuse("m, d, h are %lld, %lld, %lld, wanted at most %lld each",
                   static_cast<long long>(p.m), static_cast<long long>(p.d),
                   static_cast<long long>(p.h), static_cast<long long>(kMaxDim));
-  }
-  // A row that ends within 16 bytes: stores were seen to write behind its end on an H200 (1 x 1 x 1
-  // with a tile of 192), so both widths are whole units.
-  constexpr std::int64_t kUnit = 8;
-  if (p.d % kUnit != 0 || p.h % kUnit != 0) {
-    return refuse("d is %lld and h %lld, wanted multiples of %lld (16 bytes)",
-                  static_cast<long long>(p.d), static_cast<long long>(p.h),
-                  static_cast<long long>(kUnit));
   }
   for (const Operand id : {Operand::kX, Operand::kH, Operand::kWDown, Operand::kY}) {
     const OperandSpec& spec = spec_of(specs, id);
@@ -204,9 +178,10 @@ class Launcher {
 }  // namespace
 
 Reason sm90_supports(const Problem& p, const Device& device) noexcept {
-  if (const Reason reason = device_refusal(device); !reason.empty()) return reason;
+  if (const Reason reason = sm90::device_refusal(device); !reason.empty()) return reason;
   if (const Reason reason = feature_refusal(p); !reason.empty()) return reason;
   if (const Reason reason = half_type_refusal(p); !reason.empty()) return reason;
+  if (const Reason reason = sm90::copy_refusal(p); !reason.empty()) return reason;
   return shape_refusal(p);
 }
 

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// The variants cuda.sm90_decode (gate_up, down, or mlp in one launch, for up to 64 tokens) and
+// cuda.sm90_decode_chain (mlp in two launches, where a grid barrier is not to be had).
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "cuda/device.hpp"
+#include "cuda/prefill.hpp"
+#include "cuda/sm90/decode_params.hpp"
+#include "cuda/sm90/refusals.hpp"
+#include "cuda/tensor_map.hpp"
+#include "cuda/variants.hpp"
+#include "cuda/workspace.hpp"
+
+namespace sluice::cuda {
+namespace {
+
+using detail::Reason;
+using detail::refuse;
+using sm90::DecodeLaunch;
+using sm90::DecodeParams;
+using sm90::DecodeTiling;
+using sm90::RowMajor;
+using ll = long long;
+
+constexpr std::int32_t kBoxColumns = 64;  // 128 bytes: one swizzle span
+
+Reason feature_refusal(const Problem& p) {
+  if (p.op != Op::kGateUp && p.op != Op::kDown && p.op != Op::kMlp) {
+    return refuse("has no %s", to_string(p.op));
+  }
+  if (p.save_g_u) return refuse("does not store g and u");
+  if (p.m > sm90::kDecodeMaxTokens) {
+    return refuse("takes up to %d tokens, got %lld", sm90::kDecodeMaxTokens, ll{p.m});
+  }
+  // The schedule multiplies counts of rows, columns and CTAs in 64 bits.
+  constexpr std::int64_t kMaxDim = std::int64_t{1} << 24;
+  if (p.d >= kMaxDim || p.h >= kMaxDim) {
+    return refuse("d and h are %lld and %lld, wanted less than %lld", ll{p.d}, ll{p.h},
+                  ll{kMaxDim});
+  }
+  return {};
+}
+
+// Weights move by bulk copies of rows, and the norm reads its rows by 16 bytes.
+Reason stride_refusal(const OperandSpec& spec) {
+  constexpr std::int64_t kUnit = 16;
+  for (const std::int64_t stride : {spec.layout.row_stride_bytes, spec.layout.block_stride_bytes}) {
+    if (stride % kUnit != 0) {
+      return refuse("%s: a stride of %lld bytes is no multiple of %lld", spec.name, ll{stride},
+                    ll{kUnit});
+    }
+  }
+  return {};
+}
+
+Reason shape_refusal(const Problem& p) {
+  const auto specs = operand_specs(p);
+  for (const Operand id : {Operand::kX, Operand::kXResidual, Operand::kXSum, Operand::kWGate,
+                           Operand::kWUp, Operand::kWDown}) {
+    const OperandSpec& spec = spec_of(specs, id);
+    if (spec.access == Access::kUnused) continue;
+    if (const Reason reason = stride_refusal(spec); !reason.empty()) return reason;
+  }
+  // Activations come by tensor maps: x, or the dense n of the norm; h of down, or the dense one.
+  const Operand input = has_gate_up(p) ? Operand::kX : Operand::kH;
+  return p.norm.enabled ? Reason{} : matrix_view_refusal(spec_of(specs, input));
+}
+
+Reason supports(const Problem& p, const Device& device) {
+  if (const Reason reason = sm90::device_refusal(device); !reason.empty()) return reason;
+  if (const Reason reason = feature_refusal(p); !reason.empty()) return reason;
+  if (const Reason reason = half_type_refusal(p); !reason.empty()) return reason;
+  if (const Reason reason = sm90::copy_refusal(p); !reason.empty()) return reason;
+  return shape_refusal(p);
+}
+
+std::size_t configs(const char* family, const Problem& p, std::span<Config> out) {
+  std::array<DecodeTiling, detail::kMaxConfigs> tilings;
+  const std::size_t count = sm90::decode_ranked(p.m, tilings);
+  for (std::size_t i = 0; i < std::min(count, out.size()); ++i) {
+    char tiling[24];
+    char name[kMaxName];
+    sm90::name_decode_tiling(tilings[i], tiling);
+    std::snprintf(name, sizeof(name), "sm90.%s.%s.%s", family, to_string(p.op), tiling);
+    out[i] = detail::make_config(name, tilings[i]);
+  }
+  return count;
+}
+
+/// What lies in the payload; dense rows in x's type.
+struct Scratch {
+  RowMajor n{};  // norm
+  RowMajor r{};  // its sum, where y needs it and the caller does not keep it
+  RowMajor h{};  // mlp
+  std::size_t bytes = 0;
+};
+
+Scratch lay_out(const Problem& p, void* payload) {
+  PayloadCursor cursor(payload);
+  Scratch s;
+  const auto take = [&](RowMajor& part, std::int64_t cols) {
+    part.row_bytes = cols * size_bytes(p.x_dtype);
+    part.base = cursor.take(p.m * part.row_bytes);
+  };
+  if (p.norm.enabled) {
+    take(s.n, p.d);
+    if (p.norm.add && p.residual == Residual::kNormInput) take(s.r, p.d);
+  }
+  if (p.op == Op::kMlp) take(s.h, p.h);
+  s.bytes = cursor.used();
+  return s;
+}
+
+// One call of run().
+class Launcher {
+ public:
+  Launcher(const Plan& plan, const Operands& operands, void* payload, void* header, Stream stream)
+      : p_(plan.problem),
+        device_(plan.device),
+        tiling_(detail::payload_as<DecodeTiling>(plan.config)),
+        specs_(operand_specs(plan.problem)),
+        operands_(operands),
+        scratch_(lay_out(plan.problem, payload)),
+        header_(static_cast<WorkspaceHeader*>(header)),
+        stream_(stream) {}
+
+  // All of the operator.
+  Status run() const {
+    DecodeParams params{};
+    fill_common(params);
+    if (has_gate_up(p_)) SLUICE_TRY(fill_gate_up(params));
+    if (has_down(p_)) SLUICE_TRY(fill_down(params));
+    return start(params);
+  }
+
+  Status run_chain() const {
+    DecodeParams first{};
+    fill_common(first);
+    SLUICE_TRY(fill_gate_up(first));
+    SLUICE_TRY(start(first));
+    DecodeParams second{};
+    fill_common(second);
+    SLUICE_TRY(fill_down(second));
+    return start(second);
+  }
+
+ private:
+  // Null for operands that the operator does not use.
+  [[nodiscard]] RowMajor matrix(Operand id) const {
+    const OperandSpec& spec = spec_of(specs_, id);
+    if (spec.access == Access::kUnused) return {};
+    return {const_cast<void*>(address(operands_, id)), spec.layout.row_stride_bytes};
+  }
+
+  [[nodiscard]] sm90::WeightRows weights(Operand id) const {
+    const OperandSpec& spec = spec_of(specs_, id);
+    const Layout& l = spec.layout;
+    const bool blocks = l.block_rows > 0 && l.block_rows < spec.rows;
+    return {static_cast<const char*>(address(operands_, id)), l.row_stride_bytes,
+            l.block_stride_bytes, blocks ? static_cast<int>(l.block_rows) : 0};
+  }
+
+  // Boxes of 64 columns x the tiling's tokens; what lies outside the matrix reads as 0.
+  Status encode_input(Operand id, const RowMajor& dense, CUtensorMap& out) const {
+    OperandSpec spec = spec_of(specs_, id);
+    const void* base = address(operands_, id);
+    if (dense.base != nullptr) {
+      spec.layout = {.row_stride_bytes = dense.row_bytes};
+      base = dense.base;
+    }
+    const auto view = make_matrix_view(spec, base, kBoxColumns, tiling_.tokens);
+    if (!view) return view.error();
+    const auto map = encode(*view, base, TensorSwizzle::kSwizzle128);
+    if (!map) return map.error();
+    out = *map;
+    return {};
+  }
+
+  void fill_common(DecodeParams& params) const {
+    params.m = static_cast<int>(p_.m);
+    params.d = static_cast<int>(p_.d);
+    params.h = static_cast<int>(p_.h);
+    params.gate = p_.gate;
+    params.weights_static = p_.weights_static ? 1 : 0;
+    params.header = header_;
+  }
+
+  // The sum that the norm normalises, where somebody reads it.
+  [[nodiscard]] RowMajor norm_sum() const {
+    if (!p_.norm.add) return {};
+    const RowMajor kept = matrix(Operand::kXSum);
+    return kept.base != nullptr ? kept : scratch_.r;
+  }
+
+  Status fill_gate_up(DecodeParams& params) const {
+    SLUICE_TRY(encode_input(Operand::kX, scratch_.n, params.x_map));
+    params.w_gate = weights(Operand::kWGate);
+    params.w_up = weights(Operand::kWUp);
+    params.h_out = p_.op == Op::kMlp ? scratch_.h : matrix(Operand::kH);
+    if (p_.bias_gate_up) {
+      params.b_gate = operands_.b_gate;
+      params.b_up = operands_.b_up;
+    }
+    if (p_.norm.enabled) {
+      params.norm.x = matrix(Operand::kX);
+      if (p_.norm.add) params.norm.residual = matrix(Operand::kXResidual);
+      params.norm.r = norm_sum();
+      params.norm.n = scratch_.n;
+      params.norm.weight = operands_.norm_weight;
+      params.norm.weight_offset = p_.norm.weight_offset;
+      params.norm.eps = p_.norm.eps;
+    }
+    return {};
+  }
+
+  Status fill_down(DecodeParams& params) const {
+    SLUICE_TRY(encode_input(Operand::kH, scratch_.h, params.h_map));
+    params.w_down = weights(Operand::kWDown);
+    params.y = matrix(Operand::kY);
+    if (p_.bias_down) params.b_down = operands_.b_down;
+    if (p_.residual == Residual::kOperand) params.residual = matrix(Operand::kResidual);
+    if (p_.residual == Residual::kNormInput) {
+      params.residual = p_.norm.add ? norm_sum() : matrix(Operand::kX);
+    }
+    return {};
+  }
+
+  Status start(const DecodeParams& params) const {
+    const bool gate_up = params.h_out.base != nullptr;
+    const bool down = params.y.base != nullptr;
+    DecodeLaunch launch;
+    launch.tiling = tiling_;
+    launch.dtype = p_.x_dtype;
+    launch.device = device_.ordinal;
+    launch.ctas = sm90::decode_ctas(down ? p_.d : p_.h, device_.sm_count, tiling_.cluster);
+    launch.cooperative = (gate_up && down) || params.norm.n.base != nullptr;
+    launch.stream = stream_;
+    return sm90::launch_decode(launch, params);
+  }
+
+  const Problem& p_;
+  const Device& device_;
+  DecodeTiling tiling_;
+  std::array<OperandSpec, kOperandCount> specs_;
+  const Operands& operands_;
+  Scratch scratch_;
+  WorkspaceHeader* header_;
+  Stream stream_;
+};
+
+}  // namespace
+
+Reason sm90_decode_supports(const Problem& p, const Device& device) noexcept {
+  if (const Reason reason = supports(p, device); !reason.empty()) return reason;
+  if ((p.op == Op::kMlp || p.norm.enabled) && !device.cooperative_launch) {
+    return refuse("%s meets at a grid barrier, the device has no cooperative launch",
+                  p.norm.enabled ? "the norm" : "one launch of mlp");
+  }
+  return {};
+}
+
+Reason sm90_decode_chain_supports(const Problem& p, const Device& device) noexcept {
+  if (p.op != Op::kMlp) return refuse("is for mlp; %s is one launch anyway", to_string(p.op));
+  if (p.norm.enabled) return refuse("has no norm prologue, which meets at a grid barrier");
+  return supports(p, device);
+}
+
+// "sm90.decode.mlp.t8r32k512s5": tokens, weight rows and columns of a stage, stages.
+std::size_t sm90_decode_configs(const Problem& p, const Device& /*device*/,
+                                std::span<Config> out) noexcept {
+  return configs("decode", p, out);
+}
+
+std::size_t sm90_decode_chain_configs(const Problem& p, const Device& /*device*/,
+                                      std::span<Config> out) noexcept {
+  return configs("decode_chain", p, out);
+}
+
+std::size_t sm90_decode_payload_bytes(const Plan& plan) noexcept {
+  return lay_out(plan.problem, nullptr).bytes;
+}
+
+Status sm90_decode_launch(const Plan& plan, const Operands& operands, void* payload, void* header,
+                          Stream stream) noexcept {
+  const DeviceGuard guard(plan.device.ordinal);
+  SLUICE_TRY(guard.status());
+  return Launcher(plan, operands, payload, header, stream).run();
+}
+
+Status sm90_decode_chain_launch(const Plan& plan, const Operands& operands, void* payload,
+                                void* header, Stream stream) noexcept {
+  const DeviceGuard guard(plan.device.ordinal);
+  SLUICE_TRY(guard.status());
+  return Launcher(plan, operands, payload, header, stream).run_chain();
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The instantiations of the decode kernel: the tilings of decode_config.cpp in two types.
+#include "cuda/launch.hpp"
+#include "cuda/sm90/decode.cuh"
+
+namespace sluice::cuda::sm90 {
+namespace {
+
+template <class Cfg>
+constexpr DecodeTiling kTilingOf = {Cfg::kTokens, Cfg::kRows, Cfg::kDepth, Cfg::kStages,
+                                    Cfg::kCluster};
+
+template <class Cfg>
+Status launch_config(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(launch.ctas));
+  shape.block = dim3(kDecodeThreads);
+  shape.smem_bytes = Cfg::kSmemBytes;
+  shape.programmatic = true;
+  shape.cooperative = launch.cooperative;
+  shape.cluster = Cfg::kCluster;
+  return cuda::launch<decode<Cfg>>(launch.device, shape, launch.stream, params);
+}
+
+// The first of the configs that is the launch's tiling.
+template <class First, class... Rest>
+Status launch_first(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
+  if (launch.tiling == kTilingOf<First>) return launch_config<First>(launch, params);
+  if constexpr (sizeof...(Rest) > 0) {
+    return launch_first<Rest...>(launch, params);
+  } else {
+    return make_error(ErrorCode::kInternal, "sm90 decode: no kernel for %d tokens, %d rows",
+                      launch.tiling.tokens, launch.tiling.rows);
+  }
+}
+
+template <class E>
+Status launch_typed(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
+  return launch_first<DecodeConfig<E, 8, 32, 512, 5, 1>, DecodeConfig<E, 8, 16, 1024, 4, 1>,
+                      DecodeConfig<E, 8, 32, 256, 4, 1>, DecodeConfig<E, 8, 16, 512, 4, 1>,
+                      DecodeConfig<E, 16, 32, 512, 4, 1>, DecodeConfig<E, 16, 32, 256, 8, 1>,
+                      DecodeConfig<E, 16, 32, 256, 4, 1>, DecodeConfig<E, 32, 64, 256, 4, 1>,
+                      DecodeConfig<E, 32, 64, 256, 4, 2>, DecodeConfig<E, 64, 64, 256, 3, 1>,
+                      DecodeConfig<E, 64, 64, 256, 3, 2>>(launch, params);
+}
+
+}  // namespace
+
+Status launch_decode(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
+  return launch.dtype == DType::kF16 ? launch_typed<__half>(launch, params)
+                                     : launch_typed<__nv_bfloat16>(launch, params);
+}
+
+}  // namespace sluice::cuda::sm90

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Hopper decode kernel: gate_up, down, or both in one launch, for up to 64 tokens. Weights
+// stream through one ring of shared-memory stages that does not stop at the grid barrier.
+// Budget, drawings and log of what was tried: docs/kernels/mlp_decode.md.
+//
+// roles (416 threads, one CTA an SM)
+//   warps 0-7    consumers: mma, reduction, gate, stores
+//   warps 8-11   weight producers: each copies a quarter of a stage's rows, one bulk copy a row
+//   warp 12      activation producer: one thread; boxes of x or h, and the grid barriers
+// shared memory
+//   stages x { activations: depth / 64 boxes of tokens x 64, 128-byte swizzle
+//              weights: rows x (depth + 8) elements, so that the rows of an ldmatrix lie in
+//              different banks }
+//   | partial sums: 2 x { depth warps x rows x 10 floats } | mbarriers
+// mbarriers
+//   full[s]    5 arrivals (each producer warp's expect_tx) and the stage's bytes, in a cluster half
+//              of the activations' by the peer's copies; consumers wait
+//   empty[s]   8 arrivals from each CTA of the cluster (its consumer warps, when they have read the
+//              stage); every producer waits
+//   ready[i]   8 arrivals (each consumer warp, when its rows of n (0) or h (1) are written); the
+//              activation producer waits, then meets the other CTAs at the grid barrier
+// named barrier 1: the 256 consumers, between writing and reading partial sums
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "cuda/ptx/grid_dependency.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/tensor_multicast.cuh"
+#include "cuda/ptx/warpgroup.cuh"
+#include "cuda/sm90/decode_norm.cuh"
+#include "cuda/sm90/decode_schedule.hpp"
+#include "cuda/tile/grid_barrier.cuh"
+#include "cuda/tile/ring.cuh"
+#include "math/gate.hpp"
+
+namespace sluice::cuda::sm90 {
+
+inline constexpr int kWeightWarps = 4;
+inline constexpr int kDecodeThreads = kConsumers + 32 * (kWeightWarps + 1);
+inline constexpr int kBoxColumns = 64;  // 128 bytes: one swizzle span
+inline constexpr int kSliceTokens = 8;  // columns of one mma, and of one slice of the reduction
+// Floats of a slot's partial sums: 8 and a pad that keeps float2 writes and column reads apart.
+inline constexpr int kPartialStride = 10;
+
+/// The compile-time form of a DecodeTiling.
+template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount,
+          int kClusterSize>
+struct DecodeConfig {
+  using Element = ElementType;
+  static constexpr int kTokens = kTokenCount;
+  static constexpr int kRows = kRowCount;
+  static constexpr int kDepth = kDepthCount;
+  static constexpr int kStages = kStageCount;
+  static constexpr int kCluster = kClusterSize;
+  // Consumer warps: groups of kTiles row tiles, and each group's shares of the columns. Two tiles a
+  // warp where there are many: activations are read once for both.
+  static constexpr int kTiles = kRows >= 4 * kMmaRows ? 2 : 1;
+  static constexpr int kRowWarps = kRows / (kTiles * kMmaRows);
+  static constexpr int kDepthWarps = kConsumerWarps / kRowWarps;
+  static constexpr int kSlices = kTokens / kSliceTokens;
+  static constexpr int kActivationBytes = kTokens * kDepth * 2;
+  static constexpr int kWeightRowBytes = kDepth * 2 + 16;
+  static constexpr int kStageBytes = (kActivationBytes + kRows * kWeightRowBytes + 1023) & ~1023;
+  static constexpr int kPartialFloats = kDepthWarps * kRows * kPartialStride;
+  static constexpr int kBarriers = 2 * kStages + 2;
+  static constexpr int kSmemBytes = 1024 + kStages * kStageBytes + 2 * kPartialFloats * 4 +
+                                    kBarriers * 8;  // 1024: to align the base
+  static_assert(kTokens % kSliceTokens == 0 && kDepth % kBoxColumns == 0);
+  static_assert(kRows == kTiles * kRowWarps * kMmaRows && kRows / kWeightWarps <= 32);
+  static_assert(kDepthWarps * kRowWarps == kConsumerWarps);
+  static_assert(kCluster == 1 || kCluster == 2);  // 132 SMs divide badly by more
+  static_assert(kSmemBytes <= 227 * 1024);
+};
+
+template <class Cfg>
+struct DecodeSmem {
+  char* base;  // multiple of 1024
+  __device__ char* activations(int stage) const { return base + stage * Cfg::kStageBytes; }
+  __device__ char* weights(int stage) const { return activations(stage) + Cfg::kActivationBytes; }
+  __device__ float* partial(int buffer) const {
+    return reinterpret_cast<float*>(base + Cfg::kStages * Cfg::kStageBytes) +
+           buffer * Cfg::kPartialFloats;
+  }
+  __device__ std::uint64_t& full(int stage) const {
+    return reinterpret_cast<std::uint64_t*>(partial(2))[stage];
+  }
+  __device__ std::uint64_t& empty(int stage) const { return full(Cfg::kStages + stage); }
+  __device__ std::uint64_t& ready(int i) const { return full(2 * Cfg::kStages + i); }
+};
+
+// This CTA's place among those that share activations, and theirs among all.
+template <class Cfg>
+struct Group {
+  int index = static_cast<int>(blockIdx.x) / Cfg::kCluster;
+  int count = static_cast<int>(gridDim.x) / Cfg::kCluster;
+  int rank = static_cast<int>(blockIdx.x) % Cfg::kCluster;
+};
+
+template <class Cfg>
+__device__ __forceinline__ DecodePhase gate_up_phase(const DecodeParams& p) {
+  const Group<Cfg> group;
+  const UnitRange pairs = p.y.base == nullptr ? even_share(p.h, group.index, group.count)
+                                              : balanced_pairs(p.d, p.h, group.index, group.count);
+  return make_phase(pairs, group.rank, Cfg::kCluster, Cfg::kRows / 2, p.d, Cfg::kDepth);
+}
+
+template <class Cfg>
+__device__ __forceinline__ DecodePhase down_phase(const DecodeParams& p) {
+  const Group<Cfg> group;
+  const UnitRange rows = even_share(p.d, group.index, group.count);
+  return make_phase(rows, group.rank, Cfg::kCluster, Cfg::kRows, p.h, Cfg::kDepth);
+}
+
+__device__ __forceinline__ const char* row_of(const WeightRows& w, int row) {
+  if (w.block_rows == 0) return w.base + row * w.row_bytes;
+  return w.base + row / w.block_rows * w.block_bytes + row % w.block_rows * w.row_bytes;
+}
+
+// Streams the weights of one phase: lane l of weight warp w owns row slot 4 l + w.
+template <class Cfg, bool kGated>
+__device__ __forceinline__ void stream_weights(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
+                                               const DecodePhase& phase,
+                                               tile::RingCursor<Cfg::kStages>& ring,
+                                               std::uint64_t policy) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32 - kConsumerWarps;
+  const int slot = lane * kWeightWarps + warp;
+  const SlotRow where = slot_row(slot, kGated);
+  const WeightRows& w = !kGated ? p.w_down : where.up ? p.w_up : p.w_gate;
+  for (int b = 0; b < phase.blocks; ++b) {
+    const UnitRange block = phase.block(b);
+    const bool mine = slot < Cfg::kRows && where.unit < block.size();
+    const char* source = mine ? row_of(w, block.begin + where.unit) : nullptr;
+    const int rows = __popc(__ballot_sync(0xFFFFFFFFU, mine));
+    for (int c = 0; c < phase.chunks; ++c) {
+      const int bytes = phase.chunk_columns(c, Cfg::kDepth) * 2;
+      std::uint64_t& full = smem.full(ring.stage);
+      ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
+      if (lane == 0)
+        ptx::mbarrier_arrive_expect_bytes(full, static_cast<std::uint32_t>(rows * bytes));
+      __syncwarp();
+      if (mine) {
+        ptx::bulk_copy(smem.weights(ring.stage) + slot * Cfg::kWeightRowBytes, source,
+                       static_cast<std::uint32_t>(bytes), full, policy);
+      }
+      source += Cfg::kDepth * 2;
+      ring.advance();
+    }
+  }
+}
+
+template <class Cfg>
+__device__ __forceinline__ void produce_weights(const DecodeParams& p,
+                                                const DecodeSmem<Cfg>& smem) {
+  const std::uint64_t policy = ptx::evict_first_policy();
+  tile::RingCursor<Cfg::kStages> ring{0, 1};
+  if (p.weights_static == 0) ptx::wait_for_prerequisites();
+  if (p.h_out.base != nullptr) {
+    stream_weights<Cfg, true>(p, smem, gate_up_phase<Cfg>(p), ring, policy);
+  }
+  if (p.y.base != nullptr) {
+    stream_weights<Cfg, false>(p, smem, down_phase<Cfg>(p), ring, policy);
+  }
+}
+
+// Brings the activations of each stage of a phase, in a cluster every second box to both CTAs. One
+// thread.
+template <class Cfg>
+__device__ __forceinline__ void stream_activations(const CUtensorMap& map,
+                                                   const DecodeSmem<Cfg>& smem,
+                                                   const DecodePhase& phase,
+                                                   tile::RingCursor<Cfg::kStages>& ring) {
+  constexpr int kBoxBytes = Cfg::kTokens * kBoxColumns * 2;
+  constexpr std::uint16_t kAll = (1 << Cfg::kCluster) - 1;
+  const int rank = Group<Cfg>{}.rank;
+  for (int b = 0; b < phase.blocks; ++b) {
+    for (int c = 0; c < phase.chunks; ++c) {
+      const int boxes = (phase.chunk_columns(c, Cfg::kDepth) + kBoxColumns - 1) / kBoxColumns;
+      std::uint64_t& full = smem.full(ring.stage);
+      ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
+      ptx::mbarrier_arrive_expect_bytes(full, static_cast<std::uint32_t>(boxes * kBoxBytes));
+      for (int i = rank; i < boxes; i += Cfg::kCluster) {
+        const std::int32_t at[5] = {c * Cfg::kDepth + i * kBoxColumns, 0};
+        ptx::tensor_copy<kAll, 2>(smem.activations(ring.stage) + i * kBoxBytes, map, at, full);
+      }
+      ring.advance();
+    }
+  }
+}
+
+// All CTAs have written what `ready` announces in each of them, and this thread's copies see it.
+template <class Cfg>
+__device__ __forceinline__ void meet(const DecodeParams& p, std::uint64_t& ready, int index) {
+  ptx::mbarrier_wait(ready, 0);
+  BarrierWord& barrier = p.header->barriers[index];
+  const std::uint32_t ticket = tile::grid_arrive(barrier);
+  if (!tile::grid_wait(*p.header, barrier, ticket)) __trap();
+  ptx::fence_global_for_async();
+}
+
+template <class Cfg>
+__device__ __forceinline__ void produce_activations(const DecodeParams& p,
+                                                    const DecodeSmem<Cfg>& smem) {
+  tile::RingCursor<Cfg::kStages> ring{0, 1};
+  int barriers = 0;
+  ptx::launch_dependents();
+  ptx::wait_for_prerequisites();
+  if (p.h_out.base != nullptr) {
+    if (p.norm.n.base != nullptr) meet<Cfg>(p, smem.ready(0), barriers++);
+    stream_activations<Cfg>(p.x_map, smem, gate_up_phase<Cfg>(p), ring);
+    if (p.y.base != nullptr) meet<Cfg>(p, smem.ready(1), barriers++);
+  }
+  if (p.y.base != nullptr) stream_activations<Cfg>(p.h_map, smem, down_phase<Cfg>(p), ring);
+}
+
+// This consumer warp's own rows are written: tells the activation producer.
+__device__ __forceinline__ void announce(std::uint64_t& ready) {
+  ptx::fence_global_for_async();
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ready);
+}
+
+template <class Cfg>
+using Accumulators = float[Cfg::kTiles][Cfg::kSlices][4];
+
+// d += this warp's share of one stage: every kDepthWarps-th step of 16 columns. In a last step of
+// 8 columns the other 8 hold what an earlier stage left: both operands count as 0 there.
+template <class Cfg>
+__device__ __forceinline__ void multiply_stage(const DecodeSmem<Cfg>& smem, int stage, int columns,
+                                               Accumulators<Cfg>& d) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int depth_warp = warp % Cfg::kDepthWarps;
+  const int row_warp = warp / Cfg::kDepthWarps;
+  const std::uint32_t a_row =
+      ptx::shared_address(smem.weights(stage)) +
+      (row_warp * Cfg::kTiles * kMmaRows + lane % 16) * Cfg::kWeightRowBytes + lane / 16 * 16;
+  const std::uint32_t b_box = ptx::shared_address(smem.activations(stage));
+  // Lane's row and half of K in the matrices of B: one slice of tokens, or two.
+  const int b_half = lane / 8 % 2;
+  const int b_token = Cfg::kSlices == 1 ? lane % 8 : lane % 8 + lane / 16 * 8;
+#pragma unroll
+  for (int i = 0; i < Cfg::kDepth / 16 / Cfg::kDepthWarps; ++i) {
+    const int step = i * Cfg::kDepthWarps + depth_warp;
+    if (step * 16 >= columns) break;
+    const bool half_step = step * 16 + 8 == columns;
+    std::uint32_t a[Cfg::kTiles][4];
+#pragma unroll
+    for (int t = 0; t < Cfg::kTiles; ++t) {
+      ptx::ldmatrix_x4(a[t], a_row + t * kMmaRows * Cfg::kWeightRowBytes + step * 32);
+      if (half_step) a[t][2] = a[t][3] = 0;
+    }
+    std::uint32_t b[Cfg::kSlices][2];
+    const int unit = (step % 4 * 2 + b_half) ^ (lane % 8);
+    const std::uint32_t b_at = b_box + step / 4 * (Cfg::kTokens * kBoxColumns * 2) +
+                               b_token * (kBoxColumns * 2) + unit * 16;
+    if constexpr (Cfg::kSlices == 1) {
+      ptx::ldmatrix_x2(b[0], b_at);
+    } else {
+#pragma unroll
+      for (int s = 0; s < Cfg::kSlices; s += 2) {
+        std::uint32_t two[4];
+        ptx::ldmatrix_x4(two, b_at + s * kSliceTokens * (kBoxColumns * 2));
+        b[s][0] = two[0], b[s][1] = two[1];
+        b[s + 1][0] = two[2], b[s + 1][1] = two[3];
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < Cfg::kSlices; ++s) {
+      if (half_step) b[s][1] = 0;
+#pragma unroll
+      for (int t = 0; t < Cfg::kTiles; ++t) {
+        ptx::mma_m16n8k16<typename Cfg::Element>(d[t][s], a[t], b[s][0], b[s][1]);
+      }
+    }
+  }
+}
+
+// This warp's sums of one slice, for the others to read: [depth warp][slot][token].
+template <class Cfg>
+__device__ __forceinline__ void write_partial(float* partial, int slice, Accumulators<Cfg>& d) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int first = warp % Cfg::kDepthWarps * Cfg::kRows +
+                    warp / Cfg::kDepthWarps * Cfg::kTiles * kMmaRows + lane / 4;
+#pragma unroll
+  for (int t = 0; t < Cfg::kTiles; ++t) {
+    float* upper = partial + (first + t * kMmaRows) * kPartialStride + lane % 4 * 2;
+    float* lower = upper + kMmaRows / 2 * kPartialStride;
+    *reinterpret_cast<float2*>(upper) = make_float2(d[t][slice][0], d[t][slice][1]);
+    *reinterpret_cast<float2*>(lower) = make_float2(d[t][slice][2], d[t][slice][3]);
+  }
+}
+
+// The sum over the depth warps, in their order.
+template <class Cfg>
+__device__ __forceinline__ float total(const float* partial, int slot, int token) {
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < Cfg::kDepthWarps; ++w) {
+    sum += partial[(w * Cfg::kRows + slot) * kPartialStride + token];
+  }
+  return sum;
+}
+
+template <class Element>
+__device__ __forceinline__ float vector_at(const void* base, int i) {
+  return static_cast<float>(static_cast<const Element*>(base)[i]);
+}
+
+// h or y of one unit and token, from the finished sums.
+template <class Cfg, bool kGated>
+__device__ __forceinline__ void finish(const DecodeParams& p, const float* partial, int slot,
+                                       int in_slice, int unit, int token) {
+  using Element = typename Cfg::Element;
+  if constexpr (kGated) {
+    float g = total<Cfg>(partial, slot, in_slice);
+    float u = total<Cfg>(partial, slot + kMmaRows / 2, in_slice);
+    if (p.b_gate != nullptr) {
+      g += vector_at<Element>(p.b_gate, unit);
+      u += vector_at<Element>(p.b_up, unit);
+    }
+    *element_at<Element>(p.h_out, token, unit) = Element(math::gate_mul(p.gate, g, u));
+  } else {
+    float sum = total<Cfg>(partial, slot, in_slice);
+    if (p.b_down != nullptr) sum += vector_at<Element>(p.b_down, unit);
+    if (p.residual.base != nullptr) {
+      // From L2: with a norm another SM wrote it in this launch.
+      sum += static_cast<float>(__ldcg(element_at<Element>(p.residual, token, unit)));
+    }
+    *element_at<Element>(p.y, token, unit) = Element(sum);
+  }
+}
+
+// This warp has read the stage: tells the producers of every CTA that writes into it.
+template <class Cfg>
+__device__ __forceinline__ void release(const DecodeSmem<Cfg>& smem, int stage) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  __syncwarp();
+  if (lane < Cfg::kCluster) {
+    if constexpr (Cfg::kCluster > 1) {
+      ptx::mbarrier_arrive_at(smem.empty(stage), lane);
+    } else {
+      ptx::mbarrier_arrive(smem.empty(stage));
+    }
+  }
+}
+
+// One phase of a consumer warp. `buffer` alternates between the two sets of partial sums from slice
+// to slice over both phases: a set is written again two barriers later, when all have read it.
+template <class Cfg, bool kGated>
+__device__ __forceinline__ void consume(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
+                                        const DecodePhase& phase,
+                                        tile::RingCursor<Cfg::kStages>& ring, int& buffer) {
+  constexpr int kUnits = kGated ? Cfg::kRows / 2 : Cfg::kRows;  // of a block, at most
+  for (int b = 0; b < phase.blocks; ++b) {
+    const UnitRange block = phase.block(b);
+    Accumulators<Cfg> d = {};
+    for (int c = 0; c < phase.chunks; ++c) {
+      ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
+      multiply_stage<Cfg>(smem, ring.stage, phase.chunk_columns(c, Cfg::kDepth), d);
+      release<Cfg>(smem, ring.stage);
+      ring.advance();
+    }
+#pragma unroll
+    for (int slice = 0; slice < Cfg::kSlices; ++slice) {
+      const int token0 = slice * kSliceTokens;
+      if (token0 >= p.m) break;
+      float* partial = smem.partial(buffer);
+      buffer ^= 1;
+      write_partial<Cfg>(partial, slice, d);
+      ptx::named_barrier_sync(kConsumerBarrier, kConsumers);
+      for (int i = static_cast<int>(threadIdx.x); i < kUnits * kSliceTokens; i += kConsumers) {
+        const int unit = i % kUnits;  // neighbours store neighbouring columns
+        const int token = i / kUnits;
+        if (unit < block.size() && token0 + token < p.m) {
+          finish<Cfg, kGated>(p, partial, slot_of_unit(unit, kGated), token, block.begin + unit,
+                              token0 + token);
+        }
+      }
+    }
+  }
+}
+
+template <class Cfg>
+__device__ __forceinline__ void consume_all(const DecodeParams& p, const DecodeSmem<Cfg>& smem) {
+  tile::RingCursor<Cfg::kStages> ring;
+  int buffer = 0;
+  ptx::wait_for_prerequisites();  // biases, residual; and h and y may still be read or written
+  if (p.norm.n.base != nullptr) {
+    normalise_rows<typename Cfg::Element>(p, smem.partial(0));
+    announce(smem.ready(0));
+  }
+  if (p.h_out.base != nullptr) {
+    consume<Cfg, true>(p, smem, gate_up_phase<Cfg>(p), ring, buffer);
+    if (p.y.base != nullptr) announce(smem.ready(1));
+  }
+  if (p.y.base != nullptr) consume<Cfg, false>(p, smem, down_phase<Cfg>(p), ring, buffer);
+}
+
+template <class Cfg>
+__global__ void __launch_bounds__(kDecodeThreads, 1)
+    decode(const __grid_constant__ DecodeParams p) {
+  extern __shared__ char raw[];
+  const DecodeSmem<Cfg> smem{raw + (1024 - ptx::shared_address(raw) % 1024) % 1024};
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < Cfg::kStages; ++s) {
+      ptx::mbarrier_init(smem.full(s), kWeightWarps + 1);
+      ptx::mbarrier_init(smem.empty(s), Cfg::kCluster * kConsumerWarps);
+    }
+    ptx::mbarrier_init(smem.ready(0), kConsumerWarps);
+    ptx::mbarrier_init(smem.ready(1), kConsumerWarps);
+    ptx::fence_mbarrier_init();
+  }
+  if constexpr (Cfg::kCluster > 1) {
+    ptx::cluster_sync();
+  } else {
+    __syncthreads();
+  }
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp < kConsumerWarps) {
+    consume_all<Cfg>(p, smem);
+  } else if (warp < kConsumerWarps + kWeightWarps) {
+    produce_weights<Cfg>(p, smem);
+  } else if (threadIdx.x % 32 == 0) {
+    produce_activations<Cfg>(p, smem);
+  }
+  // A CTA must not leave while its peer may still signal or write its shared memory.
+  if constexpr (Cfg::kCluster > 1) {
+    __syncwarp();
+    ptx::cluster_sync();
+  }
+}
+
+}  // namespace sluice::cuda::sm90

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the decode kernel takes, and its launch as the host sees it.
+#pragma once
+
+#include <cuda.h>
+
+#include "cuda/sm90/decode_config.hpp"
+#include "cuda/workspace.hpp"
+#include "sluice/plan.hpp"
+#include "sluice/types.hpp"
+
+namespace sluice::cuda::sm90 {
+
+/// Rows of a weight matrix as they lie; Layout's row part.
+struct WeightRows {
+  const char* base;
+  long long row_bytes;
+  long long block_bytes;
+  int block_rows;  // 0: all rows are one block
+};
+
+/// A row-major matrix of the kernel's element type; null where the operator has none.
+struct RowMajor {
+  void* base;
+  long long row_bytes;
+};
+
+/// The norm prologue; off where `n` is null.
+struct DecodeNorm {
+  RowMajor x;         // [m, d]
+  RowMajor residual;  // [m, d], added to x
+  RowMajor r;         // [m, d], the rounded sum
+  RowMajor n;         // [m, d], the normalised rows, in the workspace
+  const void* weight;
+  float weight_offset;
+  float eps;
+};
+
+struct DecodeParams {
+  CUtensorMap x_map;  // x or n [m, d], box 64 columns x tokens of the tiling
+  CUtensorMap h_map;  // h [m, h], the same box
+  WeightRows w_gate;
+  WeightRows w_up;
+  WeightRows w_down;
+  DecodeNorm norm;
+  RowMajor h_out;     // null: no gate_up
+  RowMajor y;         // null: no down
+  RowMajor residual;  // [m, d]
+  const void* b_gate;
+  const void* b_up;
+  const void* b_down;
+  Gate gate;
+  int m;
+  int d;
+  int h;
+  int weights_static;
+  WorkspaceHeader* header;  // barriers: one between gate_up and down, one before them for the norm
+};
+
+struct DecodeLaunch {
+  DecodeTiling tiling{};
+  DType dtype = DType::kBF16;
+  int device = 0;
+  int ctas = 0;
+  bool cooperative = false;  // the kernel has a grid barrier
+  Stream stream = nullptr;
+};
+
+/// Enqueues the kernel. kInternal for a tiling that decode_tilings() does not list. decode.cu.
+Status launch_decode(const DecodeLaunch& launch, const DecodeParams& params) noexcept;
+
+}  // namespace sluice::cuda::sm90

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who reads which weight rows in which order: the schedule of the decode kernel as pure arithmetic,
+// the same on host and device, tested on any CPU. Drawings: docs/kernels/mlp_decode.md.
+//
+// A unit is what a CTA owns at least: a pair (one gate row and the up row of the same number) in
+// gate_up, a row in down. A CTA owns a range of units, cuts it into blocks that fit the row slots
+// of a stage, and walks the columns of each block in chunks; a stage of the ring is one chunk.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::cuda::sm90 {
+
+inline constexpr int kMmaRows = 16;  ///< rows of one mma: eight gate and eight up rows, or sixteen
+
+struct UnitRange {
+  int begin = 0;
+  int end = 0;
+  [[nodiscard]] constexpr int size() const noexcept { return end - begin; }
+};
+
+/// Part `part` of `parts` of [0, total); sizes differ by at most one.
+[[nodiscard]] constexpr UnitRange even_share(int total, int part, int parts) noexcept {
+  const int each = total / parts;
+  const int rest = total % parts;
+  const int begin = part * each + (part < rest ? part : rest);
+  return {begin, begin + each + (part < rest ? 1 : 0)};
+}
+
+/// Gate pairs before group `group` where every group also owns an even share of the d rows of
+/// w_down and all read the same bytes: group / groups of all 3 d h elements, less the h columns of
+/// the down rows before, over the 2 d elements of a pair, to the nearest. Needs groups <= d, so
+/// that no group's rows of w_down outweigh its share; d, h below 2^24.
+[[nodiscard]] constexpr int balanced_pairs_before(int d, int h, int group, int groups) noexcept {
+  const std::int64_t down_rows = even_share(d, group, groups).begin;
+  const std::int64_t left = std::int64_t{3} * group * d - down_rows * groups;
+  const std::int64_t pair = std::int64_t{2} * d * groups;
+  return static_cast<int>((left * h + pair / 2) / pair);
+}
+
+[[nodiscard]] constexpr UnitRange balanced_pairs(int d, int h, int group, int groups) noexcept {
+  return {balanced_pairs_before(d, h, group, groups),
+          balanced_pairs_before(d, h, group + 1, groups)};
+}
+
+/// One matrix product as a CTA sees it.
+struct DecodePhase {
+  UnitRange units;
+  int blocks = 0;
+  int columns = 0;  ///< K
+  int chunks = 0;
+
+  [[nodiscard]] constexpr UnitRange block(int i) const noexcept {
+    const UnitRange share = even_share(units.size(), i, blocks);
+    return {units.begin + share.begin, units.begin + share.end};
+  }
+  /// Columns of chunk `i` where a chunk has `depth`.
+  [[nodiscard]] constexpr int chunk_columns(int i, int depth) const noexcept {
+    const int left = columns - i * depth;
+    return left < depth ? left : depth;
+  }
+};
+
+/// The phase of CTA `rank` of a group of `ctas` that share `units` and walk them in step: all have
+/// as many blocks as the one that owns most, so that a chunk of activations serves all of them.
+[[nodiscard]] constexpr DecodePhase make_phase(UnitRange units, int rank, int ctas,
+                                               int units_a_block, int columns, int depth) noexcept {
+  const UnitRange own = even_share(units.size(), rank, ctas);
+  const int most = even_share(units.size(), 0, ctas).size();
+  return {{units.begin + own.begin, units.begin + own.end},
+          (most + units_a_block - 1) / units_a_block,
+          columns,
+          (columns + depth - 1) / depth};
+}
+
+/// Where row slot `slot` of a stage finds its weights.
+struct SlotRow {
+  int unit = 0;     ///< of the block
+  bool up = false;  ///< gate_up: the up row of the pair
+};
+
+/// Of sixteen slots of gate_up the first eight are gate rows, the others the up rows of the same
+/// pairs: rows r and r + 8 of an mma, which one thread holds.
+[[nodiscard]] constexpr SlotRow slot_row(int slot, bool gated) noexcept {
+  if (!gated) return {slot, false};
+  constexpr int kHalf = kMmaRows / 2;
+  return {slot / kMmaRows * kHalf + slot % kHalf, slot % kMmaRows >= kHalf};
+}
+
+/// The slot of a unit's row (of its gate row; the up row lies kMmaRows / 2 behind).
+[[nodiscard]] constexpr int slot_of_unit(int unit, bool gated) noexcept {
+  constexpr int kHalf = kMmaRows / 2;
+  return gated ? unit / kHalf * kMmaRows + unit % kHalf : unit;
+}
+
+}  // namespace sluice::cuda::sm90

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decode kernel's schedule as arithmetic (who reads which weight rows, into which slots of a
+// stage), its tilings, and what the decode variants take and refuse: on any CPU.
+#include "cuda/sm90/decode_config.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cuda/sm90/decode_schedule.hpp"
+#include "harness/case.hpp"
+#include "sluice/plan.hpp"
+
+namespace sluice {
+namespace {
+
+using cuda::sm90::DecodePhase;
+using cuda::sm90::DecodeTiling;
+using cuda::sm90::UnitRange;
+
+constexpr int kSmCount = 132;
+
+struct Widths {
+  int d;
+  int h;
+};
+constexpr Widths kWidths[] = {{8, 8},        {64, 8},       {8, 4096},      {576, 1536},
+                              {1032, 264},   {2048, 2048},  {3584, 18944},  {4096, 14336},
+                              {8192, 7168},  {8192, 28672}, {16384, 53248}, {(1 << 24) - 8, 264},
+                              {264, 1 << 23}};
+
+Device h200() {
+  Device device;
+  device.backend = Backend::kCuda;
+  device.arch = Arch::kHopper;
+  device.compute_capability = 90;
+  device.sm_count = kSmCount;
+  device.smem_per_block_bytes = 232448;
+  device.cooperative_launch = true;
+  return device;
+}
+
+TEST(DecodeSchedule, EvenSharesTileTheRange) {
+  for (const int total : {0, 1, 7, 131, 132, 133, 4096, (1 << 24) - 8}) {
+    for (const int parts : {1, 2, 132, 144}) {
+      int next = 0;
+      for (int part = 0; part < parts; ++part) {
+        const UnitRange share = cuda::sm90::even_share(total, part, parts);
+        EXPECT_EQ(share.begin, next);
+        EXPECT_GE(share.size(), total / parts);
+        EXPECT_LE(share.size(), total / parts + 1);
+        next = share.end;
+      }
+      EXPECT_EQ(next, total) << total << " in " << parts;
+    }
+  }
+}
+
+// Every CTA of mlp reads the same bytes, to the nearest pair.
+TEST(DecodeSchedule, PairsBalanceTheBytesOfBothMatrices) {
+  for (const auto& [d, h] : kWidths) {
+    for (const int sm_count : {1, 7, 114, kSmCount}) {
+      const int ctas = cuda::sm90::decode_ctas(d, sm_count, 1);
+      int next = 0;
+      for (int cta = 0; cta < ctas; ++cta) {
+        const UnitRange pairs = cuda::sm90::balanced_pairs(d, h, cta, ctas);
+        ASSERT_EQ(pairs.begin, next) << d << "x" << h << " cta " << cta;
+        ASSERT_GE(pairs.size(), 0) << d << "x" << h << " cta " << cta;
+        next = pairs.end;
+        const auto down = static_cast<double>(cuda::sm90::even_share(d, cta, ctas).size());
+        const double elements = 2.0 * d * pairs.size() + down * h;
+        EXPECT_NEAR(elements, 3.0 * d * h / ctas, 2.0 * d) << d << "x" << h << " cta " << cta;
+      }
+      ASSERT_EQ(next, h) << d << "x" << h;
+    }
+  }
+}
+
+// The rows that the producers bring, as the kernel walks them: each weight row comes once, into a
+// slot that exists and that no other row of the block has.
+TEST(DecodeSchedule, EveryRowFillsOneSlotOfOneBlock) {
+  for (const DecodeTiling& tiling : cuda::sm90::decode_tilings()) {
+    for (const bool gated : {false, true}) {
+      const int rows = 4400;
+      std::vector<int> seen_gate(rows);  // or down
+      std::vector<int> seen_up(rows);
+      const int ctas = cuda::sm90::decode_ctas(rows, 14, tiling.cluster);
+      ASSERT_EQ(ctas, 14);
+      for (int cta = 0; cta < ctas; ++cta) {
+        const UnitRange shared =
+            cuda::sm90::even_share(rows, cta / tiling.cluster, ctas / tiling.cluster);
+        const DecodePhase phase =
+            cuda::sm90::make_phase(shared, cta % tiling.cluster, tiling.cluster,
+                                   gated ? tiling.rows / 2 : tiling.rows, 1032, tiling.depth);
+        for (int b = 0; b < phase.blocks; ++b) {
+          const UnitRange block = phase.block(b);
+          EXPECT_GT(block.size(), 0);
+          for (int slot = 0; slot < tiling.rows; ++slot) {
+            const auto where = cuda::sm90::slot_row(slot, gated);
+            EXPECT_EQ(cuda::sm90::slot_of_unit(where.unit, gated),
+                      slot - (where.up ? cuda::sm90::kMmaRows / 2 : 0));
+            if (where.unit < block.size()) {
+              ++(where.up ? seen_up
+                          : seen_gate)[static_cast<std::size_t>(block.begin + where.unit)];
+            }
+          }
+        }
+      }
+      EXPECT_EQ(std::count(seen_gate.begin(), seen_gate.end(), 1), rows);
+      EXPECT_EQ(std::count(seen_up.begin(), seen_up.end(), gated ? 1 : 0), rows);
+    }
+  }
+}
+
+TEST(DecodeSchedule, ChunksCoverTheColumns) {
+  for (const int columns : {8, 504, 512, 520, 14336, 1032}) {
+    for (const int depth : {256, 512, 1024}) {
+      const DecodePhase phase = cuda::sm90::make_phase({0, 5}, 0, 1, 16, columns, depth);
+      int sum = 0;
+      for (int c = 0; c < phase.chunks; ++c) {
+        EXPECT_GT(phase.chunk_columns(c, depth), 0);
+        EXPECT_LE(phase.chunk_columns(c, depth), depth);
+        sum += phase.chunk_columns(c, depth);
+      }
+      EXPECT_EQ(sum, columns);
+    }
+  }
+}
+
+TEST(DecodeSchedule, ACtaWithoutRowsHasNoStage) {
+  EXPECT_EQ(cuda::sm90::make_phase({3, 3}, 0, 1, 16, 4096, 512).blocks, 0);
+}
+
+// CTAs that share activations need the same number of stages, also where one owns a row more.
+TEST(DecodeSchedule, AClusterWalksInStep) {
+  for (const int units : {1, 2, 31, 32, 33, 63, 64, 65, 217}) {
+    const DecodePhase first = cuda::sm90::make_phase({5, 5 + units}, 0, 2, 32, 4096, 256);
+    const DecodePhase second = cuda::sm90::make_phase({5, 5 + units}, 1, 2, 32, 4096, 256);
+    EXPECT_EQ(first.blocks, second.blocks);
+    EXPECT_EQ(first.units.begin, 5);
+    EXPECT_EQ(first.units.end, second.units.begin);
+    EXPECT_EQ(second.units.end, 5 + units);
+    for (int b = 0; b < first.blocks; ++b) {
+      EXPECT_LE(first.block(b).size(), 32);
+      EXPECT_LE(second.block(b).size(), first.block(b).size());
+    }
+  }
+}
+
+std::string name_of(const DecodeTiling& tiling) {
+  char text[24];
+  cuda::sm90::name_decode_tiling(tiling, text);
+  return text;
+}
+
+TEST(DecodeConfig, TilingsRankByTokens) {
+  std::array<DecodeTiling, 16> out;
+  std::set<std::string> names;
+  for (const DecodeTiling& tiling : cuda::sm90::decode_tilings()) {
+    EXPECT_TRUE(names.insert(name_of(tiling)).second) << name_of(tiling);
+  }
+  for (int m = 1; m <= cuda::sm90::kDecodeMaxTokens; ++m) {
+    const std::size_t count = cuda::sm90::decode_ranked(m, out);
+    ASSERT_GE(count, 1U) << m;
+    ASSERT_LE(count, out.size());
+    for (std::size_t i = 0; i < count; ++i) EXPECT_GE(out[i].tokens, m);
+    for (std::size_t i = 1; i < count; ++i) EXPECT_GE(out[i].tokens, out[i - 1].tokens);
+    EXPECT_LT(out[0].tokens, 2 * std::max(m, 8)) << m;  // no tile twice as wide as it must be
+  }
+  EXPECT_EQ(cuda::sm90::decode_ranked(65, out), 0U);
+  EXPECT_EQ(cuda::sm90::decode_ranked(1, {}), cuda::sm90::decode_tilings().size());
+}
+
+Problem problem_of(const std::string& text) { return harness::parse_case(text).value().problem; }
+
+std::string chosen(const std::string& text, const Device& device) {
+  const auto made = plan(problem_of(text), device);
+  return made ? std::string(made->variant_name()) + " " + made->config.name
+              : std::string(made.error().message);
+}
+
+std::string reason_of(const char* variant, const std::string& text, const Device& device) {
+  for (const Refusal& row : explain(problem_of(text), device).variants) {
+    if (row.variant == variant) return row.reason;
+  }
+  return "not in the table";
+}
+
+TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
+  EXPECT_EQ(chosen("1x4096x14336:mlp", h200()), "cuda.sm90_decode sm90.decode.mlp.t8r32k512s5");
+  EXPECT_EQ(chosen("9x4096x14336:gate_up:fp16", h200()),
+            "cuda.sm90_decode sm90.decode.gate_up.t16r32k512s4");
+  EXPECT_EQ(chosen("64x4096x14336:down", h200()), "cuda.sm90_decode sm90.decode.down.t64r64k256s3");
+  EXPECT_EQ(chosen("65x4096x14336:down", h200()).substr(0, 10), "cuda.sm90 ");
+  for (const std::string text :
+       {"5x72x200:gate_up:bias:interleaved3", "33x64x72:down:residual:bias_down:pad=8",
+        "64x64x48:mlp:interleaved16:clamped_swiglu", "0x64x96:mlp", "1x8x8:mlp:concat+up_first",
+        "16x64x96:mlp:add_norm:residual_norm_input", "3x64x96:gate_up:norm"}) {
+    EXPECT_EQ(reason_of("cuda.sm90_decode", text, h200()), "") << text;
+  }
+}
+
+TEST(CudaSm90Decode, TwoLaunchesWhereNoGridBarrierIs) {
+  Device device = h200();
+  device.cooperative_launch = false;
+  EXPECT_EQ(chosen("1x4096x14336:mlp", device),
+            "cuda.sm90_decode_chain sm90.decode_chain.mlp.t8r32k512s5");
+  EXPECT_EQ(chosen("1x4096x14336:down", device), "cuda.sm90_decode sm90.decode.down.t8r32k512s5");
+  EXPECT_NE(reason_of("cuda.sm90_decode", "1x4096x14336:mlp", device)
+                .find("one launch of mlp meets at a grid barrier"),
+            std::string::npos);
+  EXPECT_NE(reason_of("cuda.sm90_decode", "1x4096x14336:gate_up:norm", device).find("the norm"),
+            std::string::npos);
+}
+
+// h of mlp, the normalised rows, and their sum where y adds what nobody keeps.
+TEST(CudaSm90Decode, WorkspaceHoldsWhatTheLaunchPassesOn) {
+  const auto bytes = [](const std::string& text) {
+    return plan(problem_of(text), h200()).value().workspace_bytes;
+  };
+  constexpr std::size_t kN = 4 * 4096 * 2;
+  constexpr std::size_t kH = 4 * 14336 * 2;
+  EXPECT_EQ(bytes("4x4096x14336:gate_up"), 0U);
+  EXPECT_EQ(bytes("4x4096x14336:down"), 0U);
+  EXPECT_EQ(bytes("4x4096x14336:mlp"), kWorkspaceHeaderBytes + kH);
+  EXPECT_EQ(bytes("4x4096x14336:gate_up:norm"), kWorkspaceHeaderBytes + kN);
+  EXPECT_EQ(bytes("4x4096x14336:mlp:add_norm:residual_norm_input"),
+            kWorkspaceHeaderBytes + 2 * kN + kH);
+}
+
+TEST(CudaSm90Decode, SaysWhyItRefuses) {
+  const std::vector<std::array<std::string, 3>> cases = {
+      {"cuda.sm90_decode", "65x64x96:mlp", "takes up to 64 tokens, got 65"},
+      {"cuda.sm90_decode", "4x64x96:gate_up:save", "does not store g and u"},
+      {"cuda.sm90_decode", "4x64x96:gate_mul", "has no gate_mul"},
+      {"cuda.sm90_decode", "4x64x96:mlp:fp32", "takes bf16 or fp16"},
+      {"cuda.sm90_decode", "4x64x96:mlp:align=8", "alignment_bytes is 8"},
+      {"cuda.sm90_decode", "4x60x96:gate_up", "d is 60 and h 96, wanted multiples of 8"},
+      {"cuda.sm90_decode", "4x64x96:gate_up:pad=3", "x: a stride of 134 bytes is no multiple"},
+      {"cuda.sm90_decode", "4x64x16777216:gate_up", "wanted less than 16777216"},
+      {"cuda.sm90_decode_chain", "4x64x96:down", "is for mlp; down is one launch anyway"},
+      {"cuda.sm90_decode_chain", "4x64x96:mlp:norm", "has no norm prologue"},
+  };
+  for (const auto& [variant, text, reason] : cases) {
+    const std::string got = reason_of(variant.c_str(), text, h200());
+    EXPECT_NE(got.find(reason), std::string::npos) << text << ": " << got;
+  }
+  Device old = h200();
+  old.arch = Arch::kAmpere;
+  old.compute_capability = 80;
+  EXPECT_NE(reason_of("cuda.sm90_decode", "4x64x96:mlp", old).find("needs a Hopper GPU"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice

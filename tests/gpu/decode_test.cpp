@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decode variants on a GPU: every token count, every tiling, tails in every direction, many
+// runs on one workspace, graphs, streams, and layers chained by programmatic launches. Small shapes
+// first, so that a broken kernel shows in a line.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "job.hpp"
+
+namespace sluice {
+namespace {
+
+using gpu::expect_right;
+using gpu::Job;
+using gpu::make_job;
+using gpu::StreamGuard;
+
+const char* const kVariants[] = {"cuda.sm90_decode", "cuda.sm90_decode_chain"};
+
+class GpuDecode : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
+  }
+};
+
+// Verifies a case under every config of the decode variants that take it, or the first of each.
+// Returns how many were run.
+int verify_decode(const std::string& text, bool all_configs) {
+  const auto c = harness::parse_case(text).value();
+  harness::Rig& rig = gpu::rig();
+  int runs = 0;
+  for (const char* variant : kVariants) {
+    for (const std::string& config : config_names(variant, c.problem, rig.device())) {
+      Options options;
+      options.variant = variant;
+      options.config = config.c_str();
+      const auto report = harness::verify_case(c, rig, options, {.max_operations = 1e7});
+      if (!report) {
+        ADD_FAILURE() << text << " " << config << ": " << report.error().message;
+        return runs;
+      }
+      EXPECT_TRUE(report->passed()) << report->text();
+      ++runs;
+      if (!all_configs) break;
+    }
+  }
+  return runs;
+}
+
+// The outputs of a case, rows' gaps included.
+std::string bits_of(harness::OperandSet& set) {
+  std::string bits;
+  for (const Operand id : set.outputs()) {
+    const auto now = set.host_matrix(id);
+    EXPECT_OK(now);
+    bits.append(static_cast<const char*>(now->data),
+                static_cast<std::size_t>(extent_bytes(now->spec)));
+  }
+  return bits;
+}
+
+// Runs a plan on the set with a workspace of its own and returns the outputs.
+std::string run_once(harness::OperandSet& set, const char* variant, const char* config) {
+  Options options;
+  options.variant = variant;
+  options.config = config;
+  const Plan p = plan(set.test_case().problem, gpu::rig().device(), options).value();
+  const auto workspace = std::move(harness::make_workspace(p, gpu::rig()).value());
+  EXPECT_OK(set.reset_outputs());
+  EXPECT_OK(sluice::run(p, set.operands(), workspace.workspace, gpu::rig().stream()));
+  EXPECT_OK(gpu::rig().synchronize());
+  return bits_of(set);
+}
+
+// Small integers through the identity gate have one right answer: every config of the decode
+// variants must give the bits of cuda.simt in every element, which costs no oracle.
+int expect_exact(const std::string& text) {
+  const auto c = harness::parse_case(text + ":identity:fill=integers").value();
+  auto set = std::move(harness::OperandSet::make(c, gpu::rig()).value());
+  const std::string expected = run_once(*set, "cuda.simt", nullptr);
+  int runs = 0;
+  for (const char* variant : kVariants) {
+    for (const std::string& config : config_names(variant, c.problem, gpu::rig().device())) {
+      const std::string got = run_once(*set, variant, config.c_str());
+      const auto [at, other] = std::mismatch(expected.begin(), expected.end(), got.begin());
+      EXPECT_EQ(at - expected.begin(), static_cast<std::ptrdiff_t>(expected.size()))
+          << text << " " << config << ": first wrong byte";
+      EXPECT_OK(set->check_canaries());
+      ++runs;
+      if (testing::Test::HasFailure()) return runs;
+    }
+  }
+  return runs;
+}
+
+TEST_F(GpuDecode, OneTileOfEachOperator) {
+  for (const std::string op : {"down", "gate_up", "mlp"}) {
+    for (const std::string shape : {"1x64x64:", "8x512x512:"}) {
+      EXPECT_GT(verify_decode(shape + op + ":identity:fill=integers", true), 0);
+      ASSERT_FALSE(HasFailure()) << shape << op;
+    }
+  }
+}
+
+// Chunks of 256, 512 and 1024 columns with tails of 8 and more; CTAs with no, one and several
+// blocks.
+TEST_F(GpuDecode, TailsInEveryDirection) {
+  for (const std::string shape : {"3x8x8", "5x72x104", "7x1032x264", "13x264x4400", "2x4424x136",
+                                  "1x8456x1544", "21x520x2056", "40x1544x392", "64x2056x1032"}) {
+    for (const std::string op : {"gate_up", "down", "mlp"}) {
+      EXPECT_GT(expect_exact(shape + ":" + op + ":fp16"), 0);
+      EXPECT_GT(expect_exact(shape + ":" + op + ":interleaved1"), 0);
+      EXPECT_GT(verify_decode(shape + ":" + op, false), 0);
+    }
+  }
+}
+
+TEST_F(GpuDecode, EveryTilingAgainstTheOracle) {
+  for (const std::string text : {"8x264x136:gate_up", "16x136x264:down", "30x72x104:mlp:fp16",
+                                 "64x136x72:mlp:bias:bias_down:residual"}) {
+    EXPECT_GT(verify_decode(text, true), 0);
+  }
+}
+
+TEST_F(GpuDecode, EveryTokenCount) {
+  for (int m = 1; m <= 64; ++m) {
+    EXPECT_GT(expect_exact(std::to_string(m) + "x200x328:mlp:" + (m % 2 == 0 ? "bf16" : "fp16")),
+              0);
+    EXPECT_EQ(verify_decode(std::to_string(m) + "x72x136:mlp", false), 2);
+  }
+}
+
+TEST_F(GpuDecode, GatesLayoutsAndFlags) {
+  const std::string gates[] = {
+      "silu",    "gelu_tanh", "gelu_erf",       "relu",
+      "sigmoid", "identity",  "clamped_swiglu", "silu(alpha=1.7,limit=2,up_offset=1)"};
+  const std::string layouts[] = {"separate",     "concat",       "concat+up_first",
+                                 "interleaved1", "interleaved3", "interleaved8+up_first",
+                                 "interleaved16"};
+  const std::string flags[] = {"",
+                               ":bias:bias_down:residual",
+                               ":residual:in_place:pad=8",
+                               ":norm",
+                               ":norm:residual_norm_input",
+                               ":add_norm:residual_norm_input:bias_down",
+                               ":add_norm(eps=1e-3,weight_offset=1):residual"};
+  std::size_t i = 0;
+  for (const std::string& layout : layouts) {
+    for (const std::string& flag : flags) {
+      const std::string m = std::to_string(1 + i * 5 % 64);
+      EXPECT_GT(verify_decode(m + "x136x392:mlp:" + gates[i % 8] + ":" + layout + flag, false), 0);
+      ++i;
+    }
+  }
+  for (const std::string flag : {":bias", ":norm", ":add_norm:bias", ":pad=8"}) {
+    EXPECT_GT(verify_decode("9x136x392:gate_up:interleaved4" + flag, true), 0);
+  }
+  for (const std::string flag : {":bias_down:residual", ":residual:in_place", ":pad=8"}) {
+    EXPECT_GT(verify_decode("9x136x392:down" + flag, true), 0);
+  }
+}
+
+TEST_F(GpuDecode, SpecialValues) {
+  for (const std::string gate : {"silu", "gelu_erf", "clamped_swiglu", "relu"}) {
+    EXPECT_GT(verify_decode("9x24x40:mlp:" + gate + ":fill=special", false), 0);
+    EXPECT_GT(verify_decode("9x24x40:gate_up:fp16:" + gate + ":fill=special", false), 0);
+  }
+}
+
+constexpr const char* kRepeated[] = {"1x1032x2056:mlp", "13x1032x2056:mlp:add_norm:residual",
+                                     "64x1032x2056:mlp:bias:bias_down"};
+
+// Enough launches that a lost or doubled arrival at the grid barrier, or a stage read too early,
+// would show; epochs of the header's words go on from launch to launch.
+TEST_F(GpuDecode, ManyRunsOnOneWorkspaceGiveTheSameBits) {
+  for (const char* text : kRepeated) {
+    Job job = make_job(text);
+    ASSERT_STREQ(job.plan.variant_name(), "cuda.sm90_decode");
+    ASSERT_OK(job.run(gpu::rig().stream()));
+    ASSERT_OK(gpu::rig().synchronize());
+    expect_right(job);
+    const std::string first = bits_of(*job.set);
+    for (int round = 0; round < 20; ++round) {
+      ASSERT_OK(job.set->reset_outputs());
+      for (int i = 0; i < 25; ++i) ASSERT_OK(job.run(gpu::rig().stream()));
+      ASSERT_OK(gpu::rig().synchronize());
+      ASSERT_TRUE(bits_of(*job.set) == first) << text << " round " << round;
+    }
+  }
+}
+
+cudaGraphExec_t capture(const std::vector<const Job*>& chain, cudaStream_t stream) {
+  EXPECT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (const Job* job : chain) EXPECT_OK(job->run(stream));
+  cudaGraph_t graph = nullptr;
+  EXPECT_CUDA(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t exec = nullptr;
+  EXPECT_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+  return exec;
+}
+
+// Two streams replay graphs of eight launches at once, each with a workspace of its own.
+TEST_F(GpuDecode, GraphsReplayOnTwoStreamsAtOnce) {
+  for (const char* text : kRepeated) {
+    Job jobs[2] = {make_job(text), make_job(text)};
+    StreamGuard streams[2];
+    cudaGraphExec_t graphs[2] = {};
+    std::string first[2];
+    for (int i = 0; i < 2; ++i) {
+      graphs[i] = capture(std::vector<const Job*>(8, &jobs[i]), streams[i].stream);
+      ASSERT_CUDA(cudaGraphLaunch(graphs[i], streams[i].stream));
+      ASSERT_CUDA(cudaStreamSynchronize(streams[i].stream));
+      expect_right(jobs[i]);
+      first[i] = bits_of(*jobs[i].set);
+      ASSERT_OK(jobs[i].set->reset_outputs());
+    }
+    cudaError_t launched[2] = {};
+    const auto replay = [&](int i) {
+      for (int r = 0; r < 60; ++r) {
+        launched[i] = std::max(launched[i], cudaGraphLaunch(graphs[i], streams[i].stream));
+      }
+    };
+    std::thread other(replay, 1);
+    replay(0);
+    other.join();
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_CUDA(launched[i]);
+      ASSERT_CUDA(cudaStreamSynchronize(streams[i].stream));
+      EXPECT_TRUE(bits_of(*jobs[i].set) == first[i]) << text;
+      EXPECT_CUDA(cudaGraphExecDestroy(graphs[i]));
+    }
+  }
+}
+
+// Layers of a model: x of each is y of the one before, one workspace, programmatic launches one
+// behind the other. Against the same layers with a wait after each: who reads x or h before the
+// launch ahead is done, or writes h while it is read, changes bits.
+TEST_F(GpuDecode, ChainedLayersEqualLayersOneByOne) {
+  constexpr int kLayers = 12;
+  for (const char* text :
+       {"1x1032x2056:mlp:sigmoid", "16x1032x2056:mlp:sigmoid", "40x264x520:mlp:sigmoid"}) {
+    for (const char* variant : kVariants) {
+      Options options;
+      options.variant = variant;
+      std::vector<Job> jobs;
+      for (int i = 0; i < 2; ++i) jobs.push_back(make_job(text, options));
+      const auto layer = [&](int i, cudaStream_t stream) {
+        Operands operands = jobs[static_cast<std::size_t>(i % 2)].set->operands();
+        if (i > 0) operands.x = jobs[static_cast<std::size_t>((i + 1) % 2)].set->operands().y;
+        return sluice::run(jobs[0].plan, operands, jobs[0].workspace.workspace, stream);
+      };
+      StreamGuard guard;
+      std::string bits[2];
+      for (const bool chained : {false, true}) {
+        for (Job& job : jobs) ASSERT_OK(job.set->reset_outputs());
+        for (int round = 0; round < (chained ? 20 : 1); ++round) {
+          for (int i = 0; i < kLayers; ++i) {
+            ASSERT_OK(layer(i, guard.stream));
+            if (chained) continue;
+            ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
+          }
+        }
+        ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
+        bits[chained ? 1 : 0] = bits_of(*jobs[(kLayers - 1) % 2].set);
+      }
+      EXPECT_TRUE(bits[0] == bits[1]) << text << " " << variant;
+      // sigmoid is linear in u: twelve layers neither vanish nor overflow, so the bits say
+      // something.
+      const auto y = jobs[(kLayers - 1) % 2].set->host_matrix(Operand::kY);
+      ASSERT_OK(y);
+      EXPECT_TRUE(std::isnormal(y->at(0, 0))) << y->at(0, 0);
+    }
+  }
+}
+
+// A real layer, sampled: several blocks a CTA, every chunk full.
+TEST_F(GpuDecode, ALayerOfLlama8B) {
+  for (const std::string m : {"1", "8", "16", "32", "64"}) {
+    EXPECT_GT(verify_decode(m + "x4096x14336:mlp", false), 0);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
