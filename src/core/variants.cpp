@@ -13,9 +13,10 @@ namespace {
 
 constexpr Variant kVariants[] = {
 #if defined(SLUICE_WITH_CUDA)
-    cuda::kSm90,  // Hopper's tensor cores: prefill
-    cuda::kSm80,  // mma.sync: prefill
-    cuda::kSimt,  // any GPU, every operator
+    cuda::kSm90,         // Hopper's tensor cores: prefill, training
+    cuda::kSm80,         // mma.sync: prefill
+    cuda::kElementwise,  // the gate alone, at the speed of memory
+    cuda::kSimt,         // any GPU, every operator
 #endif
     cpu::kSimd,       // every operator but fp64
     cpu::kReference,  // everything, in fp64
