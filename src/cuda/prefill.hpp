@@ -41,8 +41,9 @@ struct TilingPair {
   Tiling down;
 };
 
-/// Configs "<prefix>.<op>.<tiling>", for mlp "<prefix>.mlp.<gate_up>+<down>": each gate_up tiling
-/// with the best down, then each down tiling with the best gate_up. The spans are cheapest first.
+/// Configs "<prefix>.<op>.<tiling>", for operators of two kinds of GEMM
+/// "<prefix>.mlp.<gate_up>+<down>": each tiling of the first with the best of the second, then each
+/// of the second with the best of the first. The spans are cheapest first; one may be empty.
 template <class Tiling, class NameTiling>
 std::size_t offer_tilings(const char* prefix, const Problem& p, std::span<const Tiling> gate_up,
                           std::span<const Tiling> down, const NameTiling& name_tiling,
@@ -55,8 +56,9 @@ std::size_t offer_tilings(const char* prefix, const Problem& p, std::span<const 
       name_tiling(first, names[0]);
       name_tiling(second, names[1]);
       std::snprintf(name, sizeof(name), "%s.%s.%s%s%s", prefix, to_string(p.op),
-                    p.op == Op::kDown ? "" : names[0].data(), p.op == Op::kMlp ? "+" : "",
-                    has_down(p) ? names[1].data() : "");
+                    gate_up.empty() ? "" : names[0].data(),
+                    gate_up.empty() || down.empty() ? "" : "+",
+                    down.empty() ? "" : names[1].data());
       out[count] = detail::make_config(name, TilingPair<Tiling>{first, second});
     }
     ++count;

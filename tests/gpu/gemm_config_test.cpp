@@ -26,7 +26,8 @@ using gpu::a100;
 using gpu::h200;
 
 constexpr int kSmCount = gpu::kH200SmCount;
-constexpr GemmKind kKinds[] = {GemmKind::kGateUp, GemmKind::kDown, GemmKind::kGateUpGrad};
+constexpr GemmKind kKinds[] = {GemmKind::kGateUp, GemmKind::kDown, GemmKind::kGateUpGrad,
+                               GemmKind::kInputGrad, GemmKind::kWeightGrad};
 constexpr std::int64_t kTokens[] = {0, 1, 127, 128, 129, 256, 257, 512, 1000, 2048, 4096, 16384};
 
 GemmShape gate_up(std::int64_t m, std::int64_t d, std::int64_t h) {
@@ -47,9 +48,12 @@ GemmShape shape_of(GemmKind kind, std::int64_t m, std::int64_t d, std::int64_t h
     case GemmKind::kDown:
       return down(m, d, h);
     case GemmKind::kGateUpGrad:
+      return gate_up_grad(m, d, h);
+    case GemmKind::kInputGrad:
+    case GemmKind::kWeightGrad:
       break;
   }
-  return gate_up_grad(m, d, h);
+  return {.m = h, .n = d, .k = m, .kind = kind, .sm_count = kSmCount};
 }
 
 // Every size of token count, every operator, shapes with and without tails.
@@ -235,35 +239,44 @@ TEST(CudaSm90, IsChosenOnHopper) {
     EXPECT_EQ(chosen("512x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x128c2g8");
     EXPECT_EQ(chosen("512x4096x14336:down"), "cuda.sm90 sm90.down.pp128x128c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 sm90.gate_up_grad.pp128x128c2g8");
+    EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),
+              "cuda.sm90 sm90.mlp_grad.pp128x128c2g8+pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp"), "cuda.sm90 sm90.mlp.pp128x192c2g8+pp128x192c2g8");
   }
   for (const std::string text :
        {"300x72x200:gate_up:bias:interleaved1+up_first", "33x64x72:down:residual:bias_down:pad=8",
         "33x64x48:mlp:interleaved16:clamped_swiglu", "0x64x96:mlp", "1x8x8:mlp:concat",
         "64x64x96:gate_up:save:concat", "64x64x96:mlp:save", "300x72x200:gate_up_grad:concat",
-        "33x64x72:gate_up_grad:in_place:pad=8"}) {
+        "33x64x72:gate_up_grad:in_place:pad=8", "64x64x96:mlp_grad", "64x64x96:mlp_grad:pad=8",
+        "64x64x96:mlp_grad:recompute:interleaved1:accumulate:bias"}) {
     EXPECT_EQ(reason_of(problem_of(text), h200()), "") << text;
   }
 }
 
-// h of mlp, dense in x's type, is all that lies in the workspace.
-TEST(CudaSm90, WorkspaceHoldsHOfMlpAlone) {
+TEST(CudaSm90, WorkspaceHoldsWhatLaunchesLeaveForEachOther) {
   const auto bytes = [](const std::string& text) {
     return plan(problem_of(text), h200()).value().workspace_bytes;
   };
   EXPECT_EQ(bytes("512x4096x14336:gate_up"), 0U);
   EXPECT_EQ(bytes("512x4096x14336:down"), 0U);
-  EXPECT_EQ(bytes("512x4096x14336:mlp"), kWorkspaceHeaderBytes + std::size_t{512} * 14336 * 2);
+  EXPECT_EQ(bytes("512x4096x14336:gate_up_grad"), 0U);
+  constexpr std::size_t kHidden = std::size_t{512} * 14336 * 2;
+  EXPECT_EQ(bytes("512x4096x14336:mlp"), kWorkspaceHeaderBytes + kHidden);
+  // h, dg and du; with recompute g and u lie where dg and du will.
+  EXPECT_EQ(bytes("512x4096x14336:mlp_grad"), kWorkspaceHeaderBytes + 3 * kHidden);
+  EXPECT_EQ(bytes("512x4096x14336:mlp_grad:recompute"), kWorkspaceHeaderBytes + 3 * kHidden);
 }
 
 TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
   const std::size_t gated = cuda::sm90::tilings(GemmKind::kGateUp).size();
   const std::size_t plain = cuda::sm90::tilings(GemmKind::kDown).size();
-  for (const auto& [op, count] :
-       {std::pair<std::string, std::size_t>{"gate_up", gated},
-        {"down", plain},
-        {"gate_up_grad", cuda::sm90::tilings(GemmKind::kGateUpGrad).size()},
-        {"mlp", gated + plain - 1}}) {
+  const std::size_t grads = cuda::sm90::tilings(GemmKind::kGateUpGrad).size();
+  const std::size_t products = cuda::sm90::tilings(GemmKind::kWeightGrad).size();
+  for (const auto& [op, count] : {std::pair<std::string, std::size_t>{"gate_up", gated},
+                                  {"down", plain},
+                                  {"gate_up_grad", grads},
+                                  {"mlp_grad", grads + products - 1},
+                                  {"mlp", gated + plain - 1}}) {
     const Problem problem = problem_of("512x4096x14336:" + op);
     const std::vector<std::string> names = config_names("cuda.sm90", problem, h200());
     EXPECT_EQ(names.size(), count) << op;
@@ -283,7 +296,10 @@ TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
 TEST(CudaSm90, SaysWhyItRefuses) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"64x64x96:mlp:norm", "has no norm prologue"},
-      {"64x64x96:mlp_grad", "has no mlp_grad"},
+      {"64x64x96:mlp_grad:interleaved8", "g: rows or columns in blocks"},
+      {"64x64x96:mlp_grad:bf16/bf16/bf16/fp16", "dw_gate: is fp16, wanted fp32 or bf16"},
+      {"64x64x96:mlp_grad:broadcast", "x: row_stride is 0 bytes"},
+      {"64x64x96:mlp_grad:recompute:interleaved8", "w_gate: rows or columns in blocks"},
       {"64x64x96:mlp:fp32", "takes bf16 or fp16"},
       {"64x64x96:down:bf16/bf16/fp32", "takes bf16 or fp16"},
       {"64x64x96:gate_up:fp16/bf16/fp16", "takes bf16 or fp16"},

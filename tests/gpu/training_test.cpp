@@ -162,6 +162,31 @@ TEST(GpuTraining, GateUpGradByEveryTiling) {
   }
 }
 
+// dx, the weights' and the biases' gradients by every tiling: tails everywhere, saved and
+// recomputed g and u, sums into what is there, 16-bit gradients, weights whose rows take turns.
+TEST(GpuTraining, MlpGradByEveryTiling) {
+  if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs Hopper";
+  for (const std::string text :
+       {"64x64x128:mlp_grad:identity:fill=integers",
+        "130x136x200:mlp_grad:identity:fill=integers:accumulate", "1x8x8:mlp_grad",
+        "300x136x392:mlp_grad:bias:bias_down", "300x136x392:mlp_grad:recompute:bias:bias_down",
+        "129x72x264:mlp_grad:recompute:interleaved1:accumulate", "200x200x328:mlp_grad:fp16:pad=8",
+        "257x264x520:mlp_grad:bf16/bf16/bf16/bf16:accumulate:concat"}) {
+    SCOPED_TRACE(text);
+    const Case c = harness::parse_case(text).value();
+    const auto configs = config_names("cuda.sm90", c.problem, gpu::rig().device());
+    EXPECT_FALSE(configs.empty());
+    for (const std::string& config : configs) {
+      Options options;
+      options.variant = "cuda.sm90";
+      options.config = config.c_str();
+      const auto report = harness::verify_case(c, gpu::rig(), options, {.max_operations = 1e8});
+      ASSERT_OK(report);
+      EXPECT_TRUE(report->passed()) << report->text();
+    }
+  }
+}
+
 // Saving g and u changes nothing of h, and what is saved is right, by every tiling.
 TEST(GpuTraining, GateUpSavesGAndU) {
   if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs Hopper";

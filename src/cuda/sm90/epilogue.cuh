@@ -149,6 +149,54 @@ __device__ __forceinline__ void sum_rows(char* out, int row0, const float (&d)[C
   });
 }
 
+// 64 rows of a weight's gradient to memory, pairs of columns: four lanes fill a sector of fp32.
+// What is added to is read eight pairs at a time, since a store may not pass a later load.
+template <class Cfg>
+__device__ __forceinline__ void add_grad_rows(const GemmParams& p, Tile tile, int m0,
+                                              const float (&d)[Cfg::kTileN / 2]) {
+  using Element = typename Cfg::Element;
+  constexpr int kBatch = 8;
+  static_assert(Cfg::kOutCols / 8 % kBatch == 0);
+  const GradRows& out = p.grad;
+  const int lane = threadIdx.x % 32;
+  const int col0 = tile.n * Cfg::kOutCols + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = m0 + threadIdx.x % 128 / 32 * 16 + 8 * i + lane / 4;
+    if (row >= p.m) continue;
+    char* line = out.base + (out.block_rows == 0 ? row * out.row_stride_bytes
+                                                 : row / out.block_rows * out.block_stride_bytes +
+                                                       row % out.block_rows * out.row_stride_bytes);
+    auto* wide = reinterpret_cast<float2*>(line + col0 * 4LL);  // steps of 8 columns: 4 pairs
+    auto* narrow = reinterpret_cast<std::uint32_t*>(line + col0 * 2LL);  // likewise
+#pragma unroll
+    for (int first = 0; first < Cfg::kOutCols / 8; first += kBatch) {
+      Pair there[kBatch] = {};
+#pragma unroll
+      for (int c = 0; c < kBatch; ++c) {
+        if (out.accumulate == 0 || col0 + 8 * (first + c) >= p.n) continue;
+        if (out.fp32 != 0) {
+          const float2 v = wide[4 * (first + c)];
+          there[c] = {v.x, v.y};
+        } else {
+          there[c] = unpack<Element>(narrow[4 * (first + c)]);
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < kBatch; ++c) {
+        if (col0 + 8 * (first + c) >= p.n) continue;
+        const int at = 4 * (first + c) + 2 * i;
+        const Pair v{d[at] + there[c].lo, d[at + 1] + there[c].hi};
+        if (out.fp32 != 0) {
+          wide[4 * (first + c)] = make_float2(v.lo, v.hi);
+        } else {
+          narrow[4 * (first + c)] = pack<Element>(v);
+        }
+      }
+    }
+  }
+}
+
 // y = d + bias + residual for 64 rows.
 template <class Cfg>
 __device__ __forceinline__ void plain_rows(const GemmParams& p, Tile tile, int m0, char* out,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hopper mainloop of gate_up, down and gate_up_grad: persistent, warp-specialised, TMA in,
+// The Hopper mainloop of gate_up, down and the gradients: persistent, warp-specialised, TMA in,
 // WGMMA, TMA out. Budget, drawing and log of what was tried: docs/kernels/gate_up.md,
 // gate_up_grad.md.
 //
@@ -10,8 +10,8 @@
 //   pingpong     a consumer owns a whole 128 x N tile; one multiplies while the other gates and
 //   stores cooperative  both consumers share a 128 x N tile, 64 rows each
 // shared memory
-//   stages x { A: 128 x 64, B: N x 64 (gate_up_grad: 64 x N) } elements, 128-byte swizzle | out
-//   tile, of gate_up_grad two: g, then dg and h; u, then du | mbarriers
+//   stages x { A: 128 x 64, B: N x 64; transposed 64 x 128, 64 x N } elements, 128-byte swizzle |
+//   out tile, of gate_up_grad two: g, then dg and h; u, then du | mbarriers
 // mbarriers, per stage
 //   full[s]   1 arrival (the producer's expect_tx) and the stage's bytes; consumers wait
 //   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
@@ -44,7 +44,7 @@ concept KernelConfig = requires {
   requires Cfg::kTileN % 64 == 0 && Cfg::kTileN <= 256;  // the WGMMA shapes in ptx/wgmma.cuh
   requires Cfg::kCluster == 1 || Cfg::kCluster == 2;     // 132 SMs divide badly by more
   requires !Cfg::kPingpong || Cfg::kTileN <= 192;        // 2 x N / 2 accumulators a thread
-  requires !Cfg::kGrad || Cfg::kPingpong;
+  requires !Cfg::kTransposedB || Cfg::kPingpong;
   requires Cfg::kSmemBytes <= 227 * 1024;
 };
 
@@ -86,37 +86,40 @@ struct RingCursor {
   }
 };
 
-// gate_up_grad: a box of W_down in a stage, 64 rows of K x 64 columns.
-inline constexpr int kWeightBoxRowBytes = kWeightBoxCols * 2;
-inline constexpr int kWeightBoxBytes = kTileK * kWeightBoxRowBytes;
+// In a stage, a box of an operand with k along its rows: 64 rows of K x 64 columns.
+inline constexpr int kBoxRowBytes = kColumnBox * 2;
+inline constexpr int kBoxBytes = kTileK * kBoxRowBytes;
+static_assert(kBoxBytes == 64 * kTileK * 2, "64 rows of A take the same bytes either way");
 
-template <class Cfg>
-__device__ __forceinline__ std::uint64_t weights_descriptor(const Smem<Cfg>& smem, int stage) {
-  const std::uint32_t address = ptx::shared_address(smem.b(stage));
-  if constexpr (Cfg::kGrad) return ptx::descriptor_sw128_transposed(address, kWeightBoxBytes);
+template <bool kTransposed>
+__device__ __forceinline__ std::uint64_t descriptor(const char* tile) {
+  const std::uint32_t address = ptx::shared_address(tile);
+  if constexpr (kTransposed) return ptx::descriptor_sw128_transposed(address, kBoxBytes);
   return ptx::descriptor_sw128(address);
 }
 
 // This CTA's share of one stage of B, sent to every CTA of the cluster.
 template <class Cfg>
-__device__ __forceinline__ void load_weights(const GemmParams& p, const Smem<Cfg>& smem, int stage,
-                                             int k, int n_tile, int rank) {
+__device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensorMap& map,
+                                             const Smem<Cfg>& smem, int stage, int k, int n_tile,
+                                             int rank) {
   constexpr std::uint16_t kAll = (1 << Cfg::kCluster) - 1;
   constexpr int kRows = Cfg::kTileN / Cfg::kCluster;
   char* to = smem.b(stage) + rank * kRows * kTileK * 2;
   const int first_row = n_tile * Cfg::kTileN + rank * kRows;
   std::uint64_t& full = smem.full(stage);
-  if constexpr (Cfg::kGrad) {  // boxes of 64 columns; each CTA brings its share of their rows
+  if constexpr (Cfg::kTransposedB) {  // boxes of 64 columns; each CTA brings its share of their
+                                      // rows
     constexpr int kDepth = kTileK / Cfg::kCluster;
-    char* rows = smem.b(stage) + rank * kDepth * kWeightBoxRowBytes;
+    char* rows = smem.b(stage) + rank * kDepth * kBoxRowBytes;
 #pragma unroll
-    for (int box = 0; box < Cfg::kTileN / kWeightBoxCols; ++box) {
-      const std::int32_t at[5] = {n_tile * Cfg::kTileN + box * kWeightBoxCols, k + rank * kDepth};
-      ptx::tensor_copy<kAll, 2>(rows + box * kWeightBoxBytes, p.w, at, full);
+    for (int box = 0; box < Cfg::kTileN / kColumnBox; ++box) {
+      const std::int32_t at[5] = {n_tile * Cfg::kTileN + box * kColumnBox, k + rank * kDepth};
+      ptx::tensor_copy<kAll, 2>(rows + box * kBoxBytes, map, at, full);
     }
   } else if constexpr (Cfg::kKind == GemmKind::kDown) {
     const std::int32_t at[5] = {k, first_row};
-    ptx::tensor_copy<kAll, 2>(to, p.w, at, full);
+    ptx::tensor_copy<kAll, 2>(to, map, at, full);
   } else {
     const PairWalk& walk = p.pair;
     for (int i = 0; i < kRows / 16; i += walk.groups_a_copy) {  // 8 gate and 8 up rows a group
@@ -124,24 +127,51 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const Smem<Cfg
       char* part = to + i * 16 * kTileK * 2;
       if (walk.rank == 4) {
         const std::int32_t at[5] = {k, 0, 0, group};
-        ptx::tensor_copy<kAll, 4>(part, p.w, at, full);
+        ptx::tensor_copy<kAll, 4>(part, map, at, full);
       } else if (walk.groups_a_block == 0) {
         const std::int32_t at[5] = {k, 0, 0, 0, group};
-        ptx::tensor_copy<kAll, 5>(part, p.w, at, full);
+        ptx::tensor_copy<kAll, 5>(part, map, at, full);
       } else {
         const std::int32_t at[5] = {k, 0, 0, group % walk.groups_a_block,
                                     group / walk.groups_a_block};
-        ptx::tensor_copy<kAll, 5>(part, p.w, at, full);
+        ptx::tensor_copy<kAll, 5>(part, map, at, full);
       }
     }
   }
+}
+
+// This CTA's rows of one stage of A.
+template <class Cfg>
+__device__ __forceinline__ void load_input(const CUtensorMap& map, const Smem<Cfg>& smem, int stage,
+                                           int k, int m0) {
+  std::uint64_t& full = smem.full(stage);
+  if constexpr (Cfg::kTransposedA) {
+#pragma unroll
+    for (int box = 0; box < kTileM / kColumnBox; ++box) {
+      const std::int32_t at[5] = {m0 + box * kColumnBox, k};
+      ptx::tensor_copy<1, 2>(smem.a(stage) + box * kBoxBytes, map, at, full);
+    }
+  } else {
+    const std::int32_t at[5] = {k, m0};
+    ptx::tensor_copy<1, 2>(smem.a(stage), map, at, full);
+  }
+}
+
+template <class Cfg>
+__device__ __forceinline__ int k_blocks_of(const GemmParams& p) {
+  return Cfg::kProducts * ((p.k + kTileK - 1) / kTileK);
+}
+
+template <class Cfg>
+__device__ __forceinline__ int first_row(Tile tile, int rank) {
+  return (tile.m * Cfg::kCluster + rank) * kTileM;
 }
 
 template <class Cfg>
 __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& smem, int rank) {
   RingCursor<Cfg> ring;
   ring.phase = 1;  // the first pass over the ring finds every stage free
-  const int k_blocks = (p.k + kTileK - 1) / kTileK;
+  const int k_blocks = k_blocks_of<Cfg>(p);
   bool waited = false;
   if (p.weights_static == 0) {
     ptx::wait_for_prerequisites();
@@ -153,13 +183,14 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.phase);
       std::uint64_t& full = smem.full(ring.stage);
       ptx::mbarrier_arrive_expect_bytes(full, Cfg::kStageBytes);
-      load_weights<Cfg>(p, smem, ring.stage, k * kTileK, tile.n, rank);
+      const bool second = Cfg::kProducts == 2 && k >= k_blocks / 2;
+      const int k0 = (second ? k - k_blocks / 2 : k) * kTileK;
+      load_weights<Cfg>(p, second ? p.w2 : p.w, smem, ring.stage, k0, tile.n, rank);
       if (!waited) {  // x comes from the kernel before this one; static weights do not
         ptx::wait_for_prerequisites();
         waited = true;
       }
-      const std::int32_t at[5] = {k * kTileK, (tile.m * Cfg::kCluster + rank) * kTileM};
-      ptx::tensor_copy<1, 2>(smem.a(ring.stage), p.x, at, full);
+      load_input<Cfg>(second ? p.x2 : p.x, smem, ring.stage, k0, first_row<Cfg>(tile, rank));
       ring.advance();
     }
   }
@@ -185,16 +216,17 @@ template <class Cfg, int kHalves, class Issued>
 __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>& ring, int k_blocks,
                                          int row0, float (&d)[kHalves][Cfg::kTileN / 2],
                                          const Issued& issued) {
-  using Mma = ptx::Wgmma<Cfg::kTileN, typename Cfg::Element, Cfg::kGrad>;
-  // In the descriptor, 16 of K: 32 bytes of a row of A or B, 16 rows of 128 bytes of W_down.
-  constexpr int kStepA = 32 >> 4;
-  constexpr int kStepB = Cfg::kGrad ? (16 * kWeightBoxRowBytes) >> 4 : kStepA;
+  using Mma = ptx::Wgmma<Cfg::kTileN, typename Cfg::Element, Cfg::kTransposedB, Cfg::kTransposedA>;
+  // In the descriptor, 16 of K: 32 bytes of a row, or 16 rows of a box.
+  constexpr int kAlongRow = 32 >> 4;
+  constexpr int kAlongColumn = (16 * kBoxRowBytes) >> 4;
+  constexpr int kStepA = Cfg::kTransposedA ? kAlongColumn : kAlongRow;
+  constexpr int kStepB = Cfg::kTransposedB ? kAlongColumn : kAlongRow;
   int previous = -1;
   for (int k = 0; k < k_blocks; ++k) {
     ptx::mbarrier_wait(smem.full(ring.stage), ring.phase);
-    const std::uint64_t a =
-        ptx::descriptor_sw128(ptx::shared_address(smem.a(ring.stage)) + row0 * 128);
-    const std::uint64_t b = weights_descriptor<Cfg>(smem, ring.stage);
+    const std::uint64_t a = descriptor<Cfg::kTransposedA>(smem.a(ring.stage) + row0 * 128);
+    const std::uint64_t b = descriptor<Cfg::kTransposedB>(smem.b(ring.stage));
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kTileK / 16; ++step) {
@@ -282,7 +314,7 @@ __device__ __forceinline__ void put_outputs(const GemmParams& p, char* out, Tile
 template <class Cfg, class Finish>
 __device__ __forceinline__ void pingpong(const GemmParams& p, const Smem<Cfg>& smem, int consumer,
                                          const Finish& finish) {
-  const int k_blocks = (p.k + kTileK - 1) / kTileK;
+  const int k_blocks = k_blocks_of<Cfg>(p);
   RingCursor<Cfg> ring;
   if (consumer == 1) ptx::named_barrier_arrive(kTensorBarrier + 0, 256);  // consumer 0 goes first
   int turn = 0;
@@ -296,11 +328,6 @@ __device__ __forceinline__ void pingpong(const GemmParams& p, const Smem<Cfg>& s
                      [&] { ptx::named_barrier_arrive(kTensorBarrier + (consumer ^ 1), 256); });
     finish(turn, t, d);
   }
-}
-
-template <class Cfg>
-__device__ __forceinline__ int first_row(Tile tile, int rank) {
-  return (tile.m * Cfg::kCluster + rank) * kTileM;
 }
 
 template <class Cfg>
@@ -322,7 +349,7 @@ __device__ __forceinline__ void consume_pingpong(const GemmParams& p, const Smem
 template <class Cfg>
 __device__ __forceinline__ void consume_cooperative(const GemmParams& p, const Smem<Cfg>& smem,
                                                     int consumer, int rank) {
-  const int k_blocks = (p.k + kTileK - 1) / kTileK;
+  const int k_blocks = k_blocks_of<Cfg>(p);
   char* out = smem.out() + consumer * (Cfg::kOutTileBytes / 2);
   RingCursor<Cfg> ring;
   for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += gridDim.x / Cfg::kCluster) {
@@ -357,8 +384,8 @@ __device__ __forceinline__ void fetch_inputs(const GemmParams& p, const Smem<Cfg
 // gate_up_grad. The two tiles pass from consumer to consumer with their next contents: whoever's
 // stores have read them fetches g and u for the other's turn.
 template <class Cfg>
-__device__ __forceinline__ void consume_grad(const GemmParams& p, const Smem<Cfg>& smem,
-                                             int consumer, int rank) {
+__device__ __forceinline__ void consume_gate_grad(const GemmParams& p, const Smem<Cfg>& smem,
+                                                  int consumer, int rank) {
   const bool leader = threadIdx.x % 128 == 0;
   const int step = gridDim.x / Cfg::kCluster;
   if (consumer == 0 && leader) {
@@ -392,6 +419,19 @@ __device__ __forceinline__ void consume_grad(const GemmParams& p, const Smem<Cfg
   if (leader) ptx::bulk_wait();
 }
 
+// A weight's gradient: whole sectors from registers, no out tile.
+template <class Cfg>
+__device__ __forceinline__ void consume_weight_grad(const GemmParams& p, const Smem<Cfg>& smem,
+                                                    int consumer, int rank) {
+  pingpong<Cfg>(p, smem, consumer, [&](int, int t, float(&d)[2][Cfg::kTileN / 2]) {
+    const Tile tile = tile_at(p.order, t);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      add_grad_rows<Cfg>(p, tile, first_row<Cfg>(tile, rank) + 64 * half, d[half]);
+    }
+  });
+}
+
 template <class Cfg>
 __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ GemmParams p) {
   static_assert(KernelConfig<Cfg>);
@@ -404,7 +444,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
       ptx::mbarrier_init(smem.full(s), 1);
       ptx::mbarrier_init(smem.empty(s), Cfg::kCluster * (Cfg::kPingpong ? 1 : 2));
     }
-    if constexpr (Cfg::kGrad) {
+    if constexpr (Cfg::kGateGrad) {
       for (int consumer = 0; consumer < 2; ++consumer) ptx::mbarrier_init(smem.inputs(consumer), 1);
     }
     ptx::fence_mbarrier_init();
@@ -421,8 +461,10 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
   } else {
     ptx::take_registers<240>();
     ptx::wait_for_prerequisites();  // the out tile may be read by the kernel before this one
-    if constexpr (Cfg::kGrad) {
-      consume_grad<Cfg>(p, smem, warpgroup, rank);
+    if constexpr (Cfg::kGateGrad) {
+      consume_gate_grad<Cfg>(p, smem, warpgroup, rank);
+    } else if constexpr (Cfg::kFromRegisters) {
+      consume_weight_grad<Cfg>(p, smem, warpgroup, rank);
     } else if constexpr (Cfg::kPingpong) {
       consume_pingpong<Cfg>(p, smem, warpgroup, rank);
     } else {

@@ -27,6 +27,10 @@ constexpr Tiling kGateUpGrad[] = {
     {.tile_n = 192, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 128, .cluster = 1, .pingpong = true, .group = 16},
 };
+constexpr Tiling kGrads[] = {
+    {.tile_n = 192, .cluster = 2, .pingpong = true, .group = 8},
+    {.tile_n = 128, .cluster = 2, .pingpong = true, .group = 8},
+};
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -57,9 +61,12 @@ std::span<const Tiling> tilings(GemmKind kind) noexcept {
     case GemmKind::kDown:
       return kDown;
     case GemmKind::kGateUpGrad:
+      return kGateUpGrad;
+    case GemmKind::kInputGrad:
+    case GemmKind::kWeightGrad:
       break;
   }
-  return kGateUpGrad;
+  return kGrads;
 }
 
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {

@@ -15,6 +15,9 @@ enum class GemmKind : std::uint8_t {
   kGateUp = 0,      ///< h, and g and u if asked: weight rows in pairs of gate and up
   kDown = 1,        ///< y
   kGateUpGrad = 2,  ///< dg, du, and h if asked, from dh: W_down with its columns as weight rows
+  kInputGrad =
+      3,  ///< dx, two products in one sum: W_gate and W_up with their columns as weight rows
+  kWeightGrad = 4,  ///< a weight's gradient: both sides with their columns as rows, k are tokens
 };
 
 /// A kernel instantiation and how it walks the output.
@@ -28,7 +31,7 @@ struct Tiling {
 };
 
 /// What the choice depends on. `n` counts weight rows: 2 H for gate_up, D for down, H for
-/// gate_up_grad.
+/// gate_up_grad, the columns of the output for the others.
 struct GemmShape {
   std::int64_t m = 0;
   std::int64_t n = 0;

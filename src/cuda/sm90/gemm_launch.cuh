@@ -16,7 +16,12 @@ template <GemmKind kGemmKind, class ElementType, int kN, int kStageCount, int kC
 struct GemmConfig {
   using Element = ElementType;
   static constexpr GemmKind kKind = kGemmKind;
-  static constexpr bool kGrad = kKind == GemmKind::kGateUpGrad;
+  static constexpr bool kGateGrad = kKind == GemmKind::kGateUpGrad;
+  static constexpr bool kFromRegisters = kKind == GemmKind::kWeightGrad;
+  // An operand lies with k along its rows, and not within them.
+  static constexpr bool kTransposedA = kKind == GemmKind::kWeightGrad;
+  static constexpr bool kTransposedB = kKind != GemmKind::kGateUp && kKind != GemmKind::kDown;
+  static constexpr int kProducts = kKind == GemmKind::kInputGrad ? 2 : 1;
   static constexpr bool kPingpong = kIsPingpong;
   static constexpr int kTileN = kN;
   static constexpr int kStages = kStageCount;
@@ -28,8 +33,8 @@ struct GemmConfig {
   static constexpr int kOutBoxCols = kOutCols % 64 == 0 ? 64 : 32;
   static constexpr int kOutBoxRows = kPingpong ? kTileM : kTileM / 2;
   static constexpr int kOutTileBytes = kTileM * kOutCols * 2;
-  static constexpr int kOutTiles = kGrad ? 2 : 1;  // g and u, then dg and du
-  static constexpr int kBarriers = 2 * kStages + (kGrad ? 2 : 0);
+  static constexpr int kOutTiles = kFromRegisters ? 0 : kGateGrad ? 2 : 1;  // 2: g, u; dg, du
+  static constexpr int kBarriers = 2 * kStages + (kGateGrad ? 2 : 0);
   static constexpr int kSmemBytes = 1024 + kStages * kStageBytes + kOutTiles * kOutTileBytes +
                                     kBarriers * 8;  // 1024: to align the base
 };

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The variant cuda.sm90: gate_up, down, mlp and gate_up_grad on Hopper's tensor cores from weights
+// The variant cuda.sm90: gate_up, down, mlp and the gradients on Hopper's tensor cores from weights
 // as they lie. One persistent GEMM a launch (gemm.cuh); mlp chains two by programmatic dependent
-// launch.
+// launch, mlp_grad is a sequence of them (backward.cpp).
 #include "cuda/prefill.hpp"
 
 #include <array>
 
 #include "cuda/device.hpp"
+#include "cuda/sm90/backward.hpp"
 #include "cuda/sm90/products.hpp"
 #include "cuda/tensor_map.hpp"
 #include "cuda/variants.hpp"
@@ -34,6 +35,12 @@ GemmShape down_shape(const Problem& p, const Device& device) {
 GemmShape gate_up_grad_shape(const Problem& p, const Device& device) {
   return {p.m, p.h, p.d, GemmKind::kGateUpGrad, device.sm_count};
 }
+// The larger of the weights' gradients stands for all plain products of mlp_grad.
+GemmShape weight_grad_shape(const Problem& p, const Device& device) {
+  return {p.h, p.d, p.m, GemmKind::kWeightGrad, device.sm_count};
+}
+
+bool has_gate_up_grad(const Problem& p) { return p.op == Op::kGateUpGrad || p.op == Op::kMlpGrad; }
 
 Reason device_refusal(const Device& device) {
   if (device.arch != Arch::kHopper) {
@@ -48,7 +55,7 @@ Reason device_refusal(const Device& device) {
 }
 
 Reason feature_refusal(const Problem& p) {
-  if (!has_gate_up(p) && !has_down(p) && p.op != Op::kGateUpGrad) {
+  if (!has_gate_up(p) && !has_down(p) && !has_gate_up_grad(p)) {
     return refuse("has no %s", to_string(p.op));
   }
   if (p.norm.enabled) return refuse("has no norm prologue");
@@ -89,7 +96,7 @@ Reason shape_refusal(const Problem& p) {
       return reason;
     }
   }
-  return {};
+  return p.op == Op::kMlpGrad ? sm90::mlp_grad_refusal(p) : Reason{};
 }
 
 Status run_forward(const Plan& plan, const sm90::Call& call, void* payload) {
@@ -114,13 +121,17 @@ Reason sm90_supports(const Problem& p, const Device& device) noexcept {
   return shape_refusal(p);
 }
 
-// "sm90.gate_up.pp128x192c2g8", "sm90.mlp.pp128x192c2g8+pp128x192c1g16".
+// "sm90.gate_up.pp128x192c2g8", "sm90.mlp.pp128x192c2g8+pp128x192c1g16"; of mlp_grad gate_up_grad's
+// tiling, then that of the plain products.
 std::size_t sm90_configs(const Problem& p, const Device& device, std::span<Config> out) noexcept {
-  if (p.op == Op::kGateUpGrad) {
+  if (has_gate_up_grad(p)) {
     std::array<Tiling, 8> grad;
+    std::array<Tiling, 8> product;
     const std::size_t grads = sm90::ranked(gate_up_grad_shape(p, device), grad);
-    return offer_tilings<Tiling>("sm90", p, std::span(grad).first(grads), {}, sm90::name_tiling,
-                                 out);
+    const std::size_t products =
+        p.op == Op::kMlpGrad ? sm90::ranked(weight_grad_shape(p, device), product) : 0;
+    return offer_tilings<Tiling>("sm90", p, std::span(grad).first(grads),
+                                 std::span(product).first(products), sm90::name_tiling, out);
   }
   std::array<Tiling, 8> gate_up;
   std::array<Tiling, 8> down;
@@ -132,6 +143,7 @@ std::size_t sm90_configs(const Problem& p, const Device& device, std::span<Confi
 
 std::size_t sm90_payload_bytes(const Plan& plan) noexcept {
   const Problem& p = plan.problem;
+  if (p.op == Op::kMlpGrad) return sm90::mlp_grad_payload_bytes(p);
   return p.op == Op::kMlp ? static_cast<std::size_t>(p.m * p.h * size_bytes(p.x_dtype)) : 0;
 }
 
@@ -144,6 +156,10 @@ Status sm90_launch(const Plan& plan, const Operands& operands, void* payload, vo
     const Tiling tiling = detail::payload_as<Tilings>(plan.config).gate_up;
     return sm90::gate_up_grad(call, tiling, call.at(Operand::kG), call.at(Operand::kU),
                               call.at(Operand::kDg), call.at(Operand::kDu), call.at(Operand::kH));
+  }
+  if (plan.problem.op == Op::kMlpGrad) {
+    const auto tilings = detail::payload_as<Tilings>(plan.config);
+    return sm90::mlp_grad(call, tilings.gate_up, tilings.down, payload);
   }
   return run_forward(plan, call, payload);
 }

@@ -36,6 +36,9 @@ GemmLaunch launch_of(const Call& call, const Tiling& tiling, bool programmatic) 
           programmatic, call.stream};
 }
 
+// A B operand with k along its rows: each CTA of a cluster brings its share of them.
+Box column_box(const Tiling& tiling) { return {kColumnBox, kTileK / tiling.cluster}; }
+
 }  // namespace
 
 Matrix Call::at(Operand id) const noexcept {
@@ -99,8 +102,7 @@ Status gate_up_grad(const Call& call, const Tiling& tiling, const Matrix& g, con
   GemmParams params = params_of(call, call.problem.h, call.problem.d);
   SLUICE_TRY(encode_boxes(call.at(Operand::kDy), kInputBox, params.x));
   // W_down [D, H] is the B operand as it lies, one row of k after the other.
-  SLUICE_TRY(
-      encode_boxes(call.at(Operand::kWDown), {kWeightBoxCols, kTileK / tiling.cluster}, params.w));
+  SLUICE_TRY(encode_boxes(call.at(Operand::kWDown), column_box(tiling), params.w));
   const Box box = out_box(tiling, GemmKind::kGateUpGrad);
   SLUICE_TRY(encode_boxes(g, box, params.g));
   SLUICE_TRY(encode_boxes(u, box, params.u));
@@ -111,6 +113,35 @@ Status gate_up_grad(const Call& call, const Tiling& tiling, const Matrix& g, con
     SLUICE_TRY(encode_boxes(h, box, params.out));
   }
   return launch_gate_up_grad(launch_of(call, tiling, false), params);
+}
+
+Status input_grad(const Call& call, const Tiling& tiling, const Matrix& dg,
+                  const Matrix& du) noexcept {
+  GemmParams params = params_of(call, call.problem.d, call.problem.h);
+  SLUICE_TRY(encode_boxes(dg, kInputBox, params.x));
+  SLUICE_TRY(encode_boxes(du, kInputBox, params.x2));
+  SLUICE_TRY(encode_boxes(call.at(Operand::kWGate), column_box(tiling), params.w));
+  SLUICE_TRY(encode_boxes(call.at(Operand::kWUp), column_box(tiling), params.w2));
+  SLUICE_TRY(
+      encode_boxes(call.at(Operand::kDx), out_box(tiling, GemmKind::kInputGrad), params.out));
+  return launch_input_grad(launch_of(call, tiling, false), params);
+}
+
+Status weight_grad(const Call& call, const Tiling& tiling, const Matrix& left, const Matrix& right,
+                   const Matrix& out) noexcept {
+  GemmParams params = params_of(call, out.spec.cols, call.problem.m);
+  params.m = static_cast<int>(out.spec.rows);
+  params.weights_static = 0;  // no operand is a weight
+  SLUICE_TRY(encode_boxes(left, {kColumnBox, kTileK}, params.x));
+  SLUICE_TRY(encode_boxes(right, column_box(tiling), params.w));
+  const Layout& layout = out.spec.layout;
+  params.grad = {.base = static_cast<char*>(out.base),
+                 .row_stride_bytes = layout.row_stride_bytes,
+                 .block_rows = layout.block_rows,
+                 .block_stride_bytes = layout.block_stride_bytes,
+                 .fp32 = out.spec.dtype == DType::kF32 ? 1 : 0,
+                 .accumulate = call.problem.accumulate_dw ? 1 : 0};
+  return launch_weight_grad(launch_of(call, tiling, false), params);
 }
 
 }  // namespace sluice::cuda::sm90

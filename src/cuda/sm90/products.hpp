@@ -40,4 +40,13 @@ Status down(const Call& call, const Tiling& tiling, const Matrix& h, bool progra
 Status gate_up_grad(const Call& call, const Tiling& tiling, const Matrix& g, const Matrix& u,
                     const Matrix& dg, const Matrix& du, const Matrix& h) noexcept;
 
+/// dx = dg·Wg + du·Wu.
+Status input_grad(const Call& call, const Tiling& tiling, const Matrix& dg,
+                  const Matrix& du) noexcept;
+
+/// out[R, C] = leftᵀ·right, sums over tokens: left [M, R], right [M, C]. Added to what is there
+/// where the problem accumulates.
+Status weight_grad(const Call& call, const Tiling& tiling, const Matrix& left, const Matrix& right,
+                   const Matrix& out) noexcept;
+
 }  // namespace sluice::cuda::sm90
