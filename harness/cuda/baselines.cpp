@@ -10,6 +10,7 @@
 #include "harness/cuda/activation.hpp"
 #include "harness/cuda/check.hpp"
 #include "harness/cuda/cublaslt.hpp"
+#include "harness/cuda/grad_baseline.hpp"
 #include "harness/rig.hpp"
 
 namespace sluice::harness {
@@ -53,7 +54,8 @@ bool aligned(const OperandSpec& spec) {
 
 bool fits(const Case& c) {
   const Problem& p = c.problem;
-  const bool op = p.op == Op::kGateUp || p.op == Op::kDown || p.op == Op::kMlp;
+  const bool op =
+      p.op == Op::kGateUp || p.op == Op::kDown || p.op == Op::kMlp || p.op == Op::kGateUpGrad;
   const bool types = p.x_dtype == p.w_dtype && p.x_dtype == p.y_dtype &&
                      (p.x_dtype == DType::kBF16 || p.x_dtype == DType::kF16);
   const bool plain = !p.bias_gate_up && !p.bias_down && !p.norm.enabled && !p.save_g_u &&
@@ -280,6 +282,10 @@ Expected<std::vector<std::unique_ptr<Baseline>>> make_cuda_baselines(const Case&
     return opened.error();
   }
   const std::shared_ptr<CublasLt> library = std::move(*opened);
+  if (test_case.problem.op == Op::kGateUpGrad) {
+    SLUICE_TRY(add_grad_baselines(test_case, rig, library, out));
+    return out;
+  }
   for (const Part part : parts_of(test_case.problem.op)) {
     auto baseline = std::make_unique<CudaBaseline>(part, test_case, rig, library);
     SLUICE_TRY(baseline->open());

@@ -86,7 +86,8 @@ Error lt_error(cublasStatus_t status, const char* what) {
 
 cudaDataType_t data_type(DType dtype) { return dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F; }
 
-// Row-major out = a · bᵀ is column-major outᵀ = b · aᵀ: cuBLASLt's A is b (transposed), its B is a.
+// Row-major out = a · bᵀ is column-major outᵀ = b · aᵀ: cuBLASLt's A is b (transposed, where it is
+// [N, K]), its B is a.
 class Plan final : public LtPlan {
  public:
   Plan(const Api& api, cublasLtHandle_t handle, void* workspace)
@@ -101,11 +102,13 @@ class Plan final : public LtPlan {
   Status describe(const LtGemm& gemm) {
     const cudaDataType_t type = data_type(gemm.dtype);
     LT_TRY(api_.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescCreate");
-    const cublasOperation_t transpose = CUBLAS_OP_T;
-    LT_TRY(api_.desc_set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof(transpose)),
+    const cublasOperation_t b_operation = gemm.b_is_k_by_n ? CUBLAS_OP_N : CUBLAS_OP_T;
+    LT_TRY(api_.desc_set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &b_operation, sizeof(b_operation)),
            "MatmulDescSetAttribute");
     const auto u = [](std::int64_t v) { return static_cast<std::uint64_t>(v); };
-    LT_TRY(api_.layout_create(&b_, type, u(gemm.k), u(gemm.n), gemm.b_stride),
+    const std::int64_t b_cols = gemm.b_is_k_by_n ? gemm.n : gemm.k;
+    const std::int64_t b_rows = gemm.b_is_k_by_n ? gemm.k : gemm.n;
+    LT_TRY(api_.layout_create(&b_, type, u(b_cols), u(b_rows), gemm.b_stride),
            "MatrixLayoutCreate");
     LT_TRY(api_.layout_create(&a_, type, u(gemm.k), u(gemm.m), gemm.a_stride),
            "MatrixLayoutCreate");

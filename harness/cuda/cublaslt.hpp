@@ -13,7 +13,8 @@
 
 namespace sluice::harness {
 
-/// One product out[M, N] = a[M, K] · b[N, K]ᵀ, row-major, fp32 accumulation.
+/// One product out[M, N] = a[M, K] · b[N, K]ᵀ, row-major, fp32 accumulation; with `b_is_k_by_n`
+/// a[M, K] · b[K, N].
 struct LtGemm {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -22,6 +23,7 @@ struct LtGemm {
   std::int64_t a_stride = 0;   ///< elements from row to row
   std::int64_t b_stride = 0;
   std::int64_t out_stride = 0;
+  bool b_is_k_by_n = false;
 };
 
 /// A product set up once: descriptors, workspace and the algorithm.

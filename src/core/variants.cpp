@@ -15,8 +15,9 @@ constexpr Variant kVariants[] = {
 #if defined(SLUICE_WITH_CUDA)
     cuda::kSm90Decode,       // Hopper, up to 64 tokens
     cuda::kSm90DecodeChain,  // the same without a grid barrier
-    cuda::kSm90,             // Hopper's tensor cores: prefill
+    cuda::kSm90,             // Hopper's tensor cores: prefill, training
     cuda::kSm80,             // mma.sync: prefill
+    cuda::kElementwise,      // the gate alone, at the speed of memory
     cuda::kSimt,             // any GPU, every operator
 #endif
     cpu::kSimd,       // every operator but fp64

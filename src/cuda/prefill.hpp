@@ -12,19 +12,23 @@
 
 namespace sluice::cuda {
 
-[[nodiscard]] inline bool has_gate_up(const Problem& p) noexcept { return p.op != Op::kDown; }
-[[nodiscard]] inline bool has_down(const Problem& p) noexcept { return p.op != Op::kGateUp; }
+[[nodiscard]] inline bool has_gate_up(const Problem& p) noexcept {
+  return p.op == Op::kGateUp || p.op == Op::kMlp;
+}
+[[nodiscard]] inline bool has_down(const Problem& p) noexcept {
+  return p.op == Op::kDown || p.op == Op::kMlp;
+}
 
 [[nodiscard]] inline const OperandSpec& spec_of(const std::array<OperandSpec, kOperandCount>& specs,
                                                 Operand id) noexcept {
   return specs[static_cast<std::size_t>(id)];
 }
 
-/// bf16 or fp16, the same for all.
+/// bf16 or fp16, the same for all; gate_up alone has neither y nor dy.
 [[nodiscard]] inline detail::Reason half_type_refusal(const Problem& p) noexcept {
   const bool half = p.x_dtype == DType::kBF16 || p.x_dtype == DType::kF16;
-  if (!half || p.w_dtype != p.x_dtype || (has_down(p) && p.y_dtype != p.x_dtype)) {
-    return detail::refuse("takes bf16 or fp16, the same for x, weights and y; got %s, %s, %s",
+  if (!half || p.w_dtype != p.x_dtype || (p.op != Op::kGateUp && p.y_dtype != p.x_dtype)) {
+    return detail::refuse("takes bf16 or fp16, the same for x, weights, y and dy; got %s, %s, %s",
                           to_string(p.x_dtype), to_string(p.w_dtype), to_string(p.y_dtype));
   }
   return {};
@@ -37,8 +41,9 @@ struct TilingPair {
   Tiling down;
 };
 
-/// Configs "<prefix>.<op>.<tiling>", for mlp "<prefix>.mlp.<gate_up>+<down>": each gate_up tiling
-/// with the best down, then each down tiling with the best gate_up. The spans are cheapest first.
+/// Configs "<prefix>.<op>.<tiling>", for operators of two kinds of GEMM
+/// "<prefix>.mlp.<gate_up>+<down>": each tiling of the first with the best of the second, then each
+/// of the second with the best of the first. The spans are cheapest first; one may be empty.
 template <class Tiling, class NameTiling>
 std::size_t offer_tilings(const char* prefix, const Problem& p, std::span<const Tiling> gate_up,
                           std::span<const Tiling> down, const NameTiling& name_tiling,
@@ -51,8 +56,9 @@ std::size_t offer_tilings(const char* prefix, const Problem& p, std::span<const 
       name_tiling(first, names[0]);
       name_tiling(second, names[1]);
       std::snprintf(name, sizeof(name), "%s.%s.%s%s%s", prefix, to_string(p.op),
-                    has_gate_up(p) ? names[0].data() : "", p.op == Op::kMlp ? "+" : "",
-                    has_down(p) ? names[1].data() : "");
+                    gate_up.empty() ? "" : names[0].data(),
+                    gate_up.empty() || down.empty() ? "" : "+",
+                    down.empty() ? "" : names[1].data());
       out[count] = detail::make_config(name, TilingPair<Tiling>{first, second});
     }
     ++count;

@@ -49,6 +49,19 @@ inline constexpr detail::Variant kSm80 = {
     "cuda.sm80", Backend::kCuda, sm80_supports, sm80_configs, sm80_payload_bytes, sm80_launch,
 };
 
+// elementwise/elementwise.cpp: gate_mul and its gradient at the speed of memory, any GPU from
+// sm_75.
+detail::Reason elementwise_supports(const Problem&, const Device&) noexcept;
+std::size_t elementwise_configs(const Problem&, const Device&, std::span<Config> out) noexcept;
+std::size_t elementwise_payload_bytes(const Plan&) noexcept;
+Status elementwise_launch(const Plan&, const Operands&, void* payload, void* header,
+                          Stream) noexcept;
+
+inline constexpr detail::Variant kElementwise = {
+    "cuda.elementwise",        Backend::kCuda,     elementwise_supports, elementwise_configs,
+    elementwise_payload_bytes, elementwise_launch,
+};
+
 // simt/simt.cpp: CUDA cores, any GPU from sm_75, any shape, layout and alignment.
 detail::Reason simt_supports(const Problem&, const Device&) noexcept;
 std::size_t simt_configs(const Problem&, const Device&, std::span<Config> out) noexcept;

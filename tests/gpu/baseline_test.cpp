@@ -56,13 +56,17 @@ INSTANTIATE_TEST_SUITE_P(
                     "9x128x256:gate_up:identity:fill=integers:pad=8",
                     "1x128x256:mlp:identity:fill=integers",
                     "72x128x2056:mlp:identity:fill=integers:concat",
-                    "72x256x128:down:identity:fill=integers:pad=8"));
+                    "72x256x128:down:identity:fill=integers:pad=8",
+                    "72x128x256:gate_up_grad:identity:fill=integers",
+                    "40x128x264:gate_up_grad:fp16:identity:fill=integers:pad=8"));
 
 TEST(GpuBaselines, AreOfferedForWhatTheyCompute) {
   if (!harness::CublasLt::open(gpu::rig())) GTEST_SKIP() << "cuBLASLt was not found";
   EXPECT_EQ(names_of("8x64x64:gate_up"),
             (std::vector<std::string>{"cublaslt+act", "cublaslt_gemm"}));
   EXPECT_EQ(names_of("8x64x64:down"), std::vector<std::string>{"cublaslt_gemm"});
+  EXPECT_EQ(names_of("8x64x64:gate_up_grad"),
+            (std::vector<std::string>{"cublaslt+act", "cublaslt_gemm"}));
   EXPECT_EQ(names_of("8x64x64:mlp"), std::vector<std::string>{"cublaslt_chain"});
   for (const char* text : {"8x64x64:mlp:fp32", "8x64x64:mlp:bias", "8x64x64:mlp_grad",
                            "8x63x64:gate_up", "8x64x64:mlp:norm"}) {

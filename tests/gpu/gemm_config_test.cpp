@@ -19,28 +19,49 @@
 namespace sluice {
 namespace {
 
+using cuda::sm90::GemmKind;
 using cuda::sm90::GemmShape;
 using cuda::sm90::Tiling;
 using gpu::a100;
 using gpu::h200;
 
 constexpr int kSmCount = gpu::kH200SmCount;
+constexpr GemmKind kKinds[] = {GemmKind::kGateUp, GemmKind::kDown, GemmKind::kGateUpGrad,
+                               GemmKind::kInputGrad, GemmKind::kWeightGrad};
 constexpr std::int64_t kTokens[] = {0, 1, 127, 128, 129, 256, 257, 512, 1000, 2048, 4096, 16384};
 
 GemmShape gate_up(std::int64_t m, std::int64_t d, std::int64_t h) {
-  return {.m = m, .n = 2 * h, .k = d, .gated = true, .sm_count = kSmCount};
+  return {.m = m, .n = 2 * h, .k = d, .kind = GemmKind::kGateUp, .sm_count = kSmCount};
 }
 GemmShape down(std::int64_t m, std::int64_t d, std::int64_t h) {
-  return {.m = m, .n = d, .k = h, .gated = false, .sm_count = kSmCount};
+  return {.m = m, .n = d, .k = h, .kind = GemmKind::kDown, .sm_count = kSmCount};
 }
 
-// Every size of token count, both operators, shapes with and without tails.
+GemmShape gate_up_grad(std::int64_t m, std::int64_t d, std::int64_t h) {
+  return {.m = m, .n = h, .k = d, .kind = GemmKind::kGateUpGrad, .sm_count = kSmCount};
+}
+
+GemmShape shape_of(GemmKind kind, std::int64_t m, std::int64_t d, std::int64_t h) {
+  switch (kind) {
+    case GemmKind::kGateUp:
+      return gate_up(m, d, h);
+    case GemmKind::kDown:
+      return down(m, d, h);
+    case GemmKind::kGateUpGrad:
+      return gate_up_grad(m, d, h);
+    case GemmKind::kInputGrad:
+    case GemmKind::kWeightGrad:
+      break;
+  }
+  return {.m = h, .n = d, .k = m, .kind = kind, .sm_count = kSmCount};
+}
+
+// Every size of token count, every operator, shapes with and without tails.
 std::vector<GemmShape> many_shapes() {
   std::vector<GemmShape> shapes;
   for (const std::int64_t m : kTokens) {
     for (const auto& [d, h] : {std::pair{64, 8}, {576, 1536}, {2048, 8192}, {4096, 14336}}) {
-      shapes.push_back(gate_up(m, d, h));
-      shapes.push_back(down(m, d, h));
+      for (const GemmKind kind : kKinds) shapes.push_back(shape_of(kind, m, d, h));
     }
   }
   return shapes;
@@ -77,9 +98,9 @@ Tiling parse(const std::string& name) {
 }
 
 TEST(GemmConfig, NamesRoundTripAndAreUnique) {
-  for (const bool gated : {false, true}) {
+  for (const GemmKind kind : kKinds) {
     std::set<std::string> names;
-    for (const Tiling& tiling : cuda::sm90::tilings(gated)) {
+    for (const Tiling& tiling : cuda::sm90::tilings(kind)) {
       EXPECT_EQ(parse(name_of(tiling)), tiling);
       EXPECT_TRUE(names.insert(name_of(tiling)).second) << name_of(tiling);
     }
@@ -90,7 +111,7 @@ TEST(GemmConfig, NamesRoundTripAndAreUnique) {
 TEST(GemmConfig, RanksEveryTilingOnceCheapestFirst) {
   for (const GemmShape& shape : many_shapes()) {
     const std::vector<Tiling> order = ranking(shape);
-    const auto source = cuda::sm90::tilings(shape.gated);
+    const auto source = cuda::sm90::tilings(shape.kind);
     ASSERT_EQ(order.size(), source.size());
     for (const Tiling& tiling : source) {
       EXPECT_EQ(std::count(order.begin(), order.end(), tiling), 1) << name_of(tiling);
@@ -110,7 +131,7 @@ TEST(GemmConfig, RanksEveryTilingOnceCheapestFirst) {
 TEST(GemmConfig, AShortSpanReceivesTheCheapest) {
   const GemmShape shape = gate_up(512, 4096, 14336);
   std::array<Tiling, 2> out;
-  EXPECT_EQ(cuda::sm90::ranked(shape, out), cuda::sm90::tilings(true).size());
+  EXPECT_EQ(cuda::sm90::ranked(shape, out), cuda::sm90::tilings(GemmKind::kGateUp).size());
   const std::vector<Tiling> all = ranking(shape);
   EXPECT_EQ(out[0], all[0]);
   EXPECT_EQ(out[1], all[1]);
@@ -118,11 +139,11 @@ TEST(GemmConfig, AShortSpanReceivesTheCheapest) {
 }
 
 TEST(GemmConfig, MoreTokensNeverCostLess) {
-  for (const bool gated : {false, true}) {
-    for (const Tiling& tiling : cuda::sm90::tilings(gated)) {
+  for (const GemmKind kind : kKinds) {
+    for (const Tiling& tiling : cuda::sm90::tilings(kind)) {
       double before = 0;
       for (std::int64_t m = 0; m <= 5000; m += 37) {
-        const GemmShape shape = gated ? gate_up(m, 4096, 14336) : down(m, 4096, 14336);
+        const GemmShape shape = shape_of(kind, m, 4096, 14336);
         const double now = cuda::sm90::cost(shape, tiling);
         EXPECT_GE(now, before) << name_of(tiling) << " at m = " << m;
         before = now;
@@ -134,7 +155,7 @@ TEST(GemmConfig, MoreTokensNeverCostLess) {
 TEST(GemmConfig, ADeviceSmallerThanAClusterHasACost) {
   GemmShape shape = gate_up(512, 4096, 14336);
   shape.sm_count = 1;
-  for (const Tiling& tiling : cuda::sm90::tilings(true)) {
+  for (const Tiling& tiling : cuda::sm90::tilings(GemmKind::kGateUp)) {
     EXPECT_GT(cuda::sm90::cost(shape, tiling), 0);
   }
 }
@@ -178,11 +199,18 @@ TEST(GemmConfig, GoldenChoicesOfDown) {
   EXPECT_EQ(best(down(8192, 8192, 28672)), "pp128x192c2g8");
 }
 
+TEST(GemmConfig, GoldenChoicesOfGateUpGrad) {
+  EXPECT_EQ(best(gate_up_grad(1, 4096, 14336)), "pp128x128c1g16");
+  EXPECT_EQ(best(gate_up_grad(4096, 4096, 14336)), "pp128x128c2g8");
+  EXPECT_EQ(best(gate_up_grad(8192, 4096, 14336)), "pp128x128c2g8");
+  EXPECT_EQ(best(gate_up_grad(8192, 8192, 28672)), "pp128x128c2g8");
+}
+
 TEST(GemmConfig, OutBoxesFillTheTileAndASwizzleSpan) {
-  for (const bool gated : {false, true}) {
-    for (const Tiling& tiling : cuda::sm90::tilings(gated)) {
-      const cuda::sm90::OutBox box = cuda::sm90::out_box(tiling, gated);
-      const int cols = gated ? tiling.tile_n / 2 : tiling.tile_n;
+  for (const GemmKind kind : kKinds) {
+    for (const Tiling& tiling : cuda::sm90::tilings(kind)) {
+      const cuda::sm90::Box box = cuda::sm90::out_box(tiling, kind);
+      const int cols = kind == GemmKind::kGateUp ? tiling.tile_n / 2 : tiling.tile_n;
       EXPECT_EQ(cols % box.cols, 0) << name_of(tiling);
       EXPECT_TRUE(box.cols == 32 || box.cols == 64) << name_of(tiling);
       // pingpong stores the tile at once, cooperative the rows of one consumer.
@@ -210,30 +238,44 @@ TEST(CudaSm90, IsChosenOnHopper) {
     };
     EXPECT_EQ(chosen("512x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x128c2g8");
     EXPECT_EQ(chosen("512x4096x14336:down"), "cuda.sm90 sm90.down.pp128x128c2g8");
+    EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 sm90.gate_up_grad.pp128x128c2g8");
+    EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),
+              "cuda.sm90 sm90.mlp_grad.pp128x128c2g8+pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp"), "cuda.sm90 sm90.mlp.pp128x192c2g8+pp128x192c2g8");
   }
   for (const std::string text :
        {"300x72x200:gate_up:bias:interleaved1+up_first", "33x64x72:down:residual:bias_down:pad=8",
-        "33x64x48:mlp:interleaved16:clamped_swiglu", "0x64x96:mlp", "1x8x8:mlp:concat"}) {
+        "33x64x48:mlp:interleaved16:clamped_swiglu", "0x64x96:mlp", "1x8x8:mlp:concat",
+        "64x64x96:gate_up:save:concat", "64x64x96:mlp:save", "300x72x200:gate_up_grad:concat",
+        "33x64x72:gate_up_grad:in_place:pad=8", "64x64x96:mlp_grad", "64x64x96:mlp_grad:pad=8",
+        "64x64x96:mlp_grad:recompute:interleaved1:accumulate:bias"}) {
     EXPECT_EQ(reason_of(problem_of(text), h200()), "") << text;
   }
 }
 
-// h of mlp, dense in x's type, is all that lies in the workspace.
-TEST(CudaSm90, WorkspaceHoldsHOfMlpAlone) {
+TEST(CudaSm90, WorkspaceHoldsWhatLaunchesLeaveForEachOther) {
   const auto bytes = [](const std::string& text) {
     return plan(problem_of(text), h200()).value().workspace_bytes;
   };
   EXPECT_EQ(bytes("512x4096x14336:gate_up"), 0U);
   EXPECT_EQ(bytes("512x4096x14336:down"), 0U);
-  EXPECT_EQ(bytes("512x4096x14336:mlp"), kWorkspaceHeaderBytes + std::size_t{512} * 14336 * 2);
+  EXPECT_EQ(bytes("512x4096x14336:gate_up_grad"), 0U);
+  constexpr std::size_t kHidden = std::size_t{512} * 14336 * 2;
+  EXPECT_EQ(bytes("512x4096x14336:mlp"), kWorkspaceHeaderBytes + kHidden);
+  // h, dg and du; with recompute g and u lie where dg and du will.
+  EXPECT_EQ(bytes("512x4096x14336:mlp_grad"), kWorkspaceHeaderBytes + 3 * kHidden);
+  EXPECT_EQ(bytes("512x4096x14336:mlp_grad:recompute"), kWorkspaceHeaderBytes + 3 * kHidden);
 }
 
 TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
-  const std::size_t gated = cuda::sm90::tilings(true).size();
-  const std::size_t plain = cuda::sm90::tilings(false).size();
+  const std::size_t gated = cuda::sm90::tilings(GemmKind::kGateUp).size();
+  const std::size_t plain = cuda::sm90::tilings(GemmKind::kDown).size();
+  const std::size_t grads = cuda::sm90::tilings(GemmKind::kGateUpGrad).size();
+  const std::size_t products = cuda::sm90::tilings(GemmKind::kWeightGrad).size();
   for (const auto& [op, count] : {std::pair<std::string, std::size_t>{"gate_up", gated},
                                   {"down", plain},
+                                  {"gate_up_grad", grads},
+                                  {"mlp_grad", grads + products - 1},
                                   {"mlp", gated + plain - 1}}) {
     const Problem problem = problem_of("512x4096x14336:" + op);
     const std::vector<std::string> names = config_names("cuda.sm90", problem, h200());
@@ -253,15 +295,19 @@ TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
 
 TEST(CudaSm90, SaysWhyItRefuses) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"64x64x96:gate_up:save", "does not store g and u"},
       {"64x64x96:mlp:norm", "has no norm prologue"},
-      {"64x64x96:gate_mul", "has no gate_mul"},
-      {"64x64x96:gate_up_grad", "has no gate_up_grad"},
-      {"64x64x96:mlp_grad", "has no mlp_grad"},
+      {"64x64x96:mlp_grad:interleaved8", "g: rows or columns in blocks"},
+      {"64x64x96:mlp_grad:bf16/bf16/bf16/fp16", "dw_gate: is fp16, wanted fp32 or bf16"},
+      {"64x64x96:mlp_grad:broadcast", "x: row_stride is 0 bytes"},
+      {"64x64x96:mlp_grad:recompute:interleaved8", "w_gate: rows or columns in blocks"},
       {"64x64x96:mlp:fp32", "takes bf16 or fp16"},
       {"64x64x96:down:bf16/bf16/fp32", "takes bf16 or fp16"},
       {"64x64x96:gate_up:fp16/bf16/fp16", "takes bf16 or fp16"},
       {"64x64x96:mlp:align=8", "alignment_bytes is 8"},
+      {"64x64x96:gate_up_grad:bf16/bf16/fp32", "takes bf16 or fp16"},
+      {"64x64x96:gate_up_grad:broadcast", "dy: row_stride is 0 bytes"},
+      {"64x64x96:gate_up_grad:interleaved8", "g: rows or columns in blocks"},
+      {"64x64x96:gate_up:save:interleaved8", "g: rows or columns in blocks"},
       {"64x60x96:gate_up", "d is 60 and h 96, wanted multiples of 8"},
       {"64x64x100:down", "d is 64 and h 100, wanted multiples of 8"},
       {"64x64x96:gate_up:pad=3", "x: row_stride of 134 bytes is no multiple of 16"},
@@ -272,6 +318,14 @@ TEST(CudaSm90, SaysWhyItRefuses) {
     EXPECT_NE(reason_of(problem, h200()).find(reason), std::string::npos)
         << text << ": " << reason_of(problem, h200());
     EXPECT_STRNE(plan(problem, h200()).value().variant_name(), "cuda.sm90") << text;
+  }
+}
+
+TEST(CudaSm90, LeavesTheElementwiseOperatorsToOthers) {
+  for (const std::string op : {"gate_mul", "gate_mul_grad"}) {
+    const Problem problem = problem_of("64x64x96:" + op);
+    EXPECT_EQ(reason_of(problem, h200()), "has no " + op);
+    EXPECT_STREQ(plan(problem, h200()).value().variant_name(), "cuda.elementwise");
   }
 }
 

@@ -208,9 +208,11 @@ TEST(Variants, EveryTokenCountUpTo300InOddSteps) {
 
 // What the sanitizers run of the tensor-core variants: every config on a few tiles.
 TEST(Variants, EveryConfigOnAFewTiles) {
-  for (const std::string op : {"gate_up", "down", "mlp"}) {
+  for (const std::string op :
+       {"gate_up", "down", "mlp", "gate_up_grad", "gate_mul", "gate_mul_grad", "mlp_grad"}) {
     EXPECT_GT(verify_everywhere("260x136x200:" + op + ":bf16"), 0);
   }
+  EXPECT_GT(verify_everywhere("260x136x200:gate_up:save:bf16"), 0);
 }
 
 TEST(Variants, ARealisticShapePasses) {

@@ -26,6 +26,19 @@ __device__ __forceinline__ std::uint64_t descriptor_sw128(std::uint32_t address)
          (kSwizzle128 << 62);
 }
 
+/// The descriptor of a B tile that lies with N contiguous, as a [K, N] row-major matrix does: boxes
+/// of 64 columns (128 bytes a row of K) under the 128-byte swizzle, `box_bytes` apart. 8 rows of K
+/// are 1024 bytes; steps of 16 along K add 2048 bytes to the address. Needs kTransposed of Wgmma.
+/// PTX ISA, "Strides": MN-major, leading dimension offset between repeats of the swizzle span along
+/// N, stride dimension offset between groups of eight along K.
+__device__ __forceinline__ std::uint64_t descriptor_sw128_transposed(std::uint32_t address,
+                                                                     std::uint32_t box_bytes) {
+  constexpr std::uint64_t kStride = 1024 >> 4;
+  constexpr std::uint64_t kSwizzle128 = 1;
+  return static_cast<std::uint64_t>((address & 0x3FFFF) >> 4) |
+         (static_cast<std::uint64_t>(box_bytes >> 4) << 16) | (kStride << 32) | (kSwizzle128 << 62);
+}
+
 /// Orders register and shared-memory accesses of the warpgroup before the wgmma that follow.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -42,8 +55,9 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// d = A * B (+ d unless `first`) for a tile of N columns.
-template <int N, class Element>
+/// d = A * B (+ d unless `first`) for a tile of N columns. kTransposedB: B lies with N contiguous;
+/// kTransposedA: A with M contiguous.
+template <int N, class Element, bool kTransposedB = false, bool kTransposedA = false>
 struct Wgmma;
 
 // Operand lists of N / 2 accumulators.
@@ -57,16 +71,17 @@ struct Wgmma;
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define SLUICE_WGMMA128(Element, type)                                                           \
-  template <>                                                                                    \
-  struct Wgmma<128, Element> {                                                                   \
+  template <bool kTransposedB, bool kTransposedA>                                                \
+  struct Wgmma<128, Element, kTransposedB, kTransposedA> {                                       \
     __device__ __forceinline__ static void mma(float (&d)[64], std::uint64_t a, std::uint64_t b, \
                                                bool first) {                                     \
       asm volatile(                                                                              \
           "{.reg .pred add; setp.eq.b32 add, %66, 0;\n"                                          \
           "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" SLUICE_REGS64        \
-          "}, %64, %65, add, 1, 1, 0, 0;}"                                                       \
+          "}, %64, %65, add, 1, 1, %68, %67;}"                                                   \
           : SLUICE_D32(0), SLUICE_D32(32)                                                        \
-          : "l"(a), "l"(b), "r"(static_cast<int>(first)));                                       \
+          : "l"(a), "l"(b), "r"(static_cast<int>(first)), "n"(static_cast<int>(kTransposedB)),   \
+            "n"(static_cast<int>(kTransposedA)));                                                \
     }                                                                                            \
   };
 SLUICE_WGMMA128(__nv_bfloat16, "bf16")
@@ -82,16 +97,17 @@ SLUICE_WGMMA128(__half, "f16")
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define SLUICE_WGMMA192(Element, type)                                                           \
-  template <>                                                                                    \
-  struct Wgmma<192, Element> {                                                                   \
+  template <bool kTransposedB, bool kTransposedA>                                                \
+  struct Wgmma<192, Element, kTransposedB, kTransposedA> {                                       \
     __device__ __forceinline__ static void mma(float (&d)[96], std::uint64_t a, std::uint64_t b, \
                                                bool first) {                                     \
       asm volatile(                                                                              \
           "{.reg .pred add; setp.eq.b32 add, %98, 0;\n"                                          \
           "wgmma.mma_async.sync.aligned.m64n192k16.f32." type "." type " {" SLUICE_REGS96        \
-          "}, %96, %97, add, 1, 1, 0, 0;}"                                                       \
+          "}, %96, %97, add, 1, 1, %100, %99;}"                                                  \
           : SLUICE_D32(0), SLUICE_D32(32), SLUICE_D32(64)                                        \
-          : "l"(a), "l"(b), "r"(static_cast<int>(first)));                                       \
+          : "l"(a), "l"(b), "r"(static_cast<int>(first)), "n"(static_cast<int>(kTransposedB)),   \
+            "n"(static_cast<int>(kTransposedA)));                                                \
     }                                                                                            \
   };
 SLUICE_WGMMA192(__nv_bfloat16, "bf16")
@@ -109,16 +125,17 @@ SLUICE_WGMMA192(__half, "f16")
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define SLUICE_WGMMA256(Element, type)                                                            \
-  template <>                                                                                     \
-  struct Wgmma<256, Element> {                                                                    \
+  template <bool kTransposedB, bool kTransposedA>                                                 \
+  struct Wgmma<256, Element, kTransposedB, kTransposedA> {                                        \
     __device__ __forceinline__ static void mma(float (&d)[128], std::uint64_t a, std::uint64_t b, \
                                                bool first) {                                      \
       asm volatile(                                                                               \
           "{.reg .pred add; setp.eq.b32 add, %130, 0;\n"                                          \
           "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" SLUICE_REGS128        \
-          "}, %128, %129, add, 1, 1, 0, 0;}"                                                      \
+          "}, %128, %129, add, 1, 1, %132, %131;}"                                                \
           : SLUICE_D32(0), SLUICE_D32(32), SLUICE_D32(64), SLUICE_D32(96)                         \
-          : "l"(a), "l"(b), "r"(static_cast<int>(first)));                                        \
+          : "l"(a), "l"(b), "r"(static_cast<int>(first)), "n"(static_cast<int>(kTransposedB)),    \
+            "n"(static_cast<int>(kTransposedA)));                                                 \
     }                                                                                             \
   };
 SLUICE_WGMMA256(__nv_bfloat16, "bf16")

@@ -21,6 +21,7 @@
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/sm80/gemm.hpp"
+#include "cuda/tile/activation.cuh"
 #include "cuda/tile/pair.cuh"
 #include "math/gate.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// down on Hopper: the instantiations of kPlain in gemm_config.cpp.
+// down on Hopper: the instantiations of kDown in gemm_config.cpp.
 #include "cuda/sm90/gemm_launch.cuh"
 
 namespace sluice::cuda::sm90 {
@@ -9,14 +9,16 @@ template <class Element>
 Status launch_typed(const GemmLaunch& launch, GemmParams& params) noexcept {
   const Tiling& t = launch.tiling;
   if (t.pingpong && t.tile_n == 192) {
-    return t.cluster == 2
-               ? launch_config<GemmConfig<false, Element, 192, 4, 2, true>>(launch, params)
-               : launch_config<GemmConfig<false, Element, 192, 4, 1, true>>(launch, params);
+    return t.cluster == 2 ? launch_config<GemmConfig<GemmKind::kDown, Element, 192, 4, 2, true>>(
+                                launch, params)
+                          : launch_config<GemmConfig<GemmKind::kDown, Element, 192, 4, 1, true>>(
+                                launch, params);
   }
   if (t.pingpong && t.tile_n == 128) {
-    return t.cluster == 2
-               ? launch_config<GemmConfig<false, Element, 128, 6, 2, true>>(launch, params)
-               : launch_config<GemmConfig<false, Element, 128, 6, 1, true>>(launch, params);
+    return t.cluster == 2 ? launch_config<GemmConfig<GemmKind::kDown, Element, 128, 6, 2, true>>(
+                                launch, params)
+                          : launch_config<GemmConfig<GemmKind::kDown, Element, 128, 6, 1, true>>(
+                                launch, params);
   }
   return make_error(ErrorCode::kInternal, "sm90 down: no kernel for tile_n %d, cluster %d",
                     t.tile_n, t.cluster);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// From accumulators to the output tile in shared memory: bias, gate or residual, rounding,
-// stmatrix. A gated tile's accumulators hold eight gate columns, then the same eight columns of up.
+// From accumulators to the output tile in shared memory: bias, gate, gate's gradient or residual,
+// rounding, stmatrix. A gated tile's accumulators hold eight gate columns, then the same eight
+// columns of up.
 #pragma once
 
 #include <cstdint>
 
 #include "cuda/ptx/stmatrix.cuh"
 #include "cuda/sm90/gemm_params.hpp"
+#include "cuda/tile/activation.cuh"
 #include "cuda/tile/pair.cuh"
 #include "math/gate.hpp"
 
@@ -15,7 +17,7 @@ namespace sluice::cuda::sm90 {
 using tile::load_pair;
 using tile::pack;
 using tile::Pair;
-using tile::with_activation;
+using tile::unpack;
 
 // One tile of the output: m-th row tile of the cluster, n-th column tile.
 struct Tile {
@@ -53,31 +55,47 @@ __device__ __forceinline__ void store_rows(char* out, int row0, const Values& va
   }
 }
 
-// h = gate(g + bg, u + bu) for 64 rows.
+// Adds b_gate and b_up to 64 rows of sums: d then holds g and u.
 template <class Cfg>
-__device__ __forceinline__ void gate_rows(const GemmParams& p, Tile tile, char* out, int row0,
-                                          float (&d)[Cfg::kTileN / 2]) {
+__device__ __forceinline__ void add_biases(const GemmParams& p, Tile tile,
+                                           float (&d)[Cfg::kTileN / 2]) {
+  if (p.bias0 == nullptr) return;
   const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
-  if (p.bias0 != nullptr) {
-    const void* first = p.up_first != 0 ? p.bias1 : p.bias0;
-    const void* second = p.up_first != 0 ? p.bias0 : p.bias1;
+  const void* first = p.up_first != 0 ? p.bias1 : p.bias0;
+  const void* second = p.up_first != 0 ? p.bias0 : p.bias1;
 #pragma unroll
-    for (int c = 0; c < Cfg::kOutCols / 8; ++c) {
-      const int col = col0 + 8 * c;
-      using Element = typename Cfg::Element;
-      const Pair a = load_pair<Element>(first, col, col < p.n, col + 1 < p.n);
-      const Pair b = load_pair<Element>(second, col, col < p.n, col + 1 < p.n);
+  for (int c = 0; c < Cfg::kOutCols / 8; ++c) {
+    const int col = col0 + 8 * c;
+    using Element = typename Cfg::Element;
+    const Pair a = load_pair<Element>(first, col, col < p.n, col + 1 < p.n);
+    const Pair b = load_pair<Element>(second, col, col < p.n, col + 1 < p.n);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        d[8 * c + 2 * i] += a.lo;
-        d[8 * c + 2 * i + 1] += a.hi;
-        d[8 * c + 4 + 2 * i] += b.lo;
-        d[8 * c + 4 + 2 * i + 1] += b.hi;
-      }
+    for (int i = 0; i < 2; ++i) {
+      d[8 * c + 2 * i] += a.lo;
+      d[8 * c + 2 * i + 1] += a.hi;
+      d[8 * c + 4 + 2 * i] += b.lo;
+      d[8 * c + 4 + 2 * i + 1] += b.hi;
     }
   }
+}
+
+// g (`up` false) or u as they are, 64 rows.
+template <class Cfg>
+__device__ __forceinline__ void half_rows(const GemmParams& p, bool up, char* out, int row0,
+                                          const float (&d)[Cfg::kTileN / 2]) {
+  const bool second = up == (p.up_first == 0);
+  store_rows<Cfg>(out, row0, [&](int c, int i) {
+    const int a = 8 * c + 2 * i;
+    return second ? Pair{d[a + 4], d[a + 5]} : Pair{d[a], d[a + 1]};
+  });
+}
+
+// h = gate(g, u) for 64 rows.
+template <class Cfg>
+__device__ __forceinline__ void gate_rows(const GemmParams& p, char* out, int row0,
+                                          const float (&d)[Cfg::kTileN / 2]) {
   const bool swap = p.up_first != 0;
-  with_activation(p.gate.activation, [&](auto activation) {
+  tile::with_activation(p.gate.activation, [&](auto activation) {
     Gate gate = p.gate;
     gate.activation = activation;
     store_rows<Cfg>(out, row0, [&](int c, int i) {
@@ -89,10 +107,100 @@ __device__ __forceinline__ void gate_rows(const GemmParams& p, Tile tile, char* 
   });
 }
 
+// From dh in d, and g and u in the tiles that `g` and `u` point to: dg and du in their places, h in
+// d. 64 rows from `row0`. Each thread reads and writes its own elements alone: two of a row, and
+// the eight rows of a warp lie in different banks under the swizzle.
+template <class Cfg>
+__device__ __forceinline__ void grad_rows(const GemmParams& p, char* g, char* u, int row0,
+                                          float (&d)[Cfg::kTileN / 2]) {
+  using Element = typename Cfg::Element;
+  const int lane = threadIdx.x % 32;
+  const int first_row = row0 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+  tile::with_activation(p.gate.activation, [&](auto activation) {
+    Gate gate = p.gate;
+    gate.activation = activation;
+#pragma unroll
+    for (int c = 0; c < Cfg::kOutCols / 8; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int at = out_offset<Cfg>(first_row + 8 * i, c) + lane % 4 * 4;
+        auto& g_word = *reinterpret_cast<std::uint32_t*>(g + at);
+        auto& u_word = *reinterpret_cast<std::uint32_t*>(u + at);
+        const Pair g_pair = unpack<Element>(g_word);
+        const Pair u_pair = unpack<Element>(u_word);
+        float& lo = d[4 * c + 2 * i];
+        float& hi = d[4 * c + 2 * i + 1];
+        const auto first = math::gate_mul_grad(gate, g_pair.lo, u_pair.lo, lo);
+        const auto second = math::gate_mul_grad(gate, g_pair.hi, u_pair.hi, hi);
+        g_word = pack<Element>({first.dg, second.dg});
+        u_word = pack<Element>({first.du, second.du});
+        lo = first.h;
+        hi = second.h;
+      }
+    }
+  });
+}
+
+// What is in d, 64 rows.
+template <class Cfg>
+__device__ __forceinline__ void sum_rows(char* out, int row0, const float (&d)[Cfg::kTileN / 2]) {
+  store_rows<Cfg>(out, row0, [&](int c, int i) {
+    return Pair{d[4 * c + 2 * i], d[4 * c + 2 * i + 1]};
+  });
+}
+
+// 64 rows of a weight's gradient to memory, pairs of columns: four lanes fill a sector of fp32.
+// What is added to is read eight pairs at a time, since a store may not pass a later load.
+template <class Cfg>
+__device__ __forceinline__ void add_grad_rows(const GemmParams& p, Tile tile, int m0,
+                                              const float (&d)[Cfg::kTileN / 2]) {
+  using Element = typename Cfg::Element;
+  constexpr int kBatch = 8;
+  static_assert(Cfg::kOutCols / 8 % kBatch == 0);
+  const GradRows& out = p.grad;
+  const int lane = threadIdx.x % 32;
+  const int col0 = tile.n * Cfg::kOutCols + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = m0 + threadIdx.x % 128 / 32 * 16 + 8 * i + lane / 4;
+    if (row >= p.m) continue;
+    char* line = out.base + (out.block_rows == 0 ? row * out.row_stride_bytes
+                                                 : row / out.block_rows * out.block_stride_bytes +
+                                                       row % out.block_rows * out.row_stride_bytes);
+    auto* wide = reinterpret_cast<float2*>(line + col0 * 4LL);  // steps of 8 columns: 4 pairs
+    auto* narrow = reinterpret_cast<std::uint32_t*>(line + col0 * 2LL);  // likewise
+#pragma unroll
+    for (int first = 0; first < Cfg::kOutCols / 8; first += kBatch) {
+      Pair there[kBatch] = {};
+#pragma unroll
+      for (int c = 0; c < kBatch; ++c) {
+        if (out.accumulate == 0 || col0 + 8 * (first + c) >= p.n) continue;
+        if (out.fp32 != 0) {
+          const float2 v = wide[4 * (first + c)];
+          there[c] = {v.x, v.y};
+        } else {
+          there[c] = unpack<Element>(narrow[4 * (first + c)]);
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < kBatch; ++c) {
+        if (col0 + 8 * (first + c) >= p.n) continue;
+        const int at = 4 * (first + c) + 2 * i;
+        const Pair v{d[at] + there[c].lo, d[at + 1] + there[c].hi};
+        if (out.fp32 != 0) {
+          wide[4 * (first + c)] = make_float2(v.lo, v.hi);
+        } else {
+          narrow[4 * (first + c)] = pack<Element>(v);
+        }
+      }
+    }
+  }
+}
+
 // y = d + bias + residual for 64 rows.
 template <class Cfg>
 __device__ __forceinline__ void plain_rows(const GemmParams& p, Tile tile, int m0, char* out,
-                                           int row0, float (&d)[Cfg::kTileN / 2]) {
+                                           int row0, const float (&d)[Cfg::kTileN / 2]) {
   using Element = typename Cfg::Element;
   const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
   const int first_row = m0 + row0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;

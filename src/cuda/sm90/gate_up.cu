@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gate_up on Hopper: the instantiations of kGated in gemm_config.cpp.
+// gate_up on Hopper: the instantiations of kGateUp in gemm_config.cpp.
 #include "cuda/sm90/gemm_launch.cuh"
 
 namespace sluice::cuda::sm90 {
@@ -9,17 +9,19 @@ template <class Element>
 Status launch_typed(const GemmLaunch& launch, GemmParams& params) noexcept {
   const Tiling& t = launch.tiling;
   if (t.tile_n == 256 && t.cluster == 2 && !t.pingpong) {
-    return launch_config<GemmConfig<true, Element, 256, 4, 2, false>>(launch, params);
+    return launch_config<GemmConfig<GemmKind::kGateUp, Element, 256, 4, 2, false>>(launch, params);
   }
   if (t.pingpong && t.tile_n == 192) {
-    return t.cluster == 2
-               ? launch_config<GemmConfig<true, Element, 192, 5, 2, true>>(launch, params)
-               : launch_config<GemmConfig<true, Element, 192, 5, 1, true>>(launch, params);
+    return t.cluster == 2 ? launch_config<GemmConfig<GemmKind::kGateUp, Element, 192, 5, 2, true>>(
+                                launch, params)
+                          : launch_config<GemmConfig<GemmKind::kGateUp, Element, 192, 5, 1, true>>(
+                                launch, params);
   }
   if (t.pingpong && t.tile_n == 128) {
-    return t.cluster == 2
-               ? launch_config<GemmConfig<true, Element, 128, 6, 2, true>>(launch, params)
-               : launch_config<GemmConfig<true, Element, 128, 6, 1, true>>(launch, params);
+    return t.cluster == 2 ? launch_config<GemmConfig<GemmKind::kGateUp, Element, 128, 6, 2, true>>(
+                                launch, params)
+                          : launch_config<GemmConfig<GemmKind::kGateUp, Element, 128, 6, 1, true>>(
+                                launch, params);
   }
   return make_error(ErrorCode::kInternal, "sm90 gate_up: no kernel for tile_n %d, cluster %d",
                     t.tile_n, t.cluster);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hopper mainloop of gate_up and down: persistent, warp-specialised, TMA in, WGMMA, TMA out.
-// Budget, drawing and log of what was tried: docs/kernels/gate_up.md.
+// The Hopper mainloop of gate_up, down and the gradients: persistent, warp-specialised, TMA in,
+// WGMMA, TMA out. Budget, drawing and log of what was tried: docs/kernels/gate_up.md,
+// gate_up_grad.md.
 //
 // roles (384 threads, one CTA an SM)
 //   warpgroup 0, 1  consumers: WGMMA, epilogue, TMA store   240 registers
@@ -9,16 +10,19 @@
 //   pingpong     a consumer owns a whole 128 x N tile; one multiplies while the other gates and
 //   stores cooperative  both consumers share a 128 x N tile, 64 rows each
 // shared memory
-//   stages x { A: 128 x 64, B: N x 64 } elements, 128-byte swizzle | out tile | mbarriers
+//   stages x { A: 128 x 64, B: N x 64; transposed 64 x 128, 64 x N } elements, 128-byte swizzle |
+//   out tile, of gate_up_grad two: g, then dg and h; u, then du | mbarriers
 // mbarriers, per stage
 //   full[s]   1 arrival (the producer's expect_tx) and the stage's bytes; consumers wait
 //   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
-//   stage;
-//             producers wait, since each writes half of B into both CTAs
+//             stage; producers wait, since each writes half of B into both CTAs
+// mbarriers of gate_up_grad
+//   inputs[w] 1 arrival (a leader's expect_tx) and the bytes of a tile of g and u; consumer w waits
 // named barriers (bar.sync / bar.arrive)
 //   1 + w     the 128 threads of consumer w
 //   3 + w     256: "the tensor cores are yours", from the other consumer to w (pingpong)
-//   5 + w     256: "the out tile is yours", from the other consumer to w (pingpong)
+//   5 + w     256: "the out tile is yours", from the other consumer to w (pingpong, not
+//   gate_up_grad)
 #pragma once
 
 #include <cuda.h>
@@ -40,6 +44,7 @@ concept KernelConfig = requires {
   requires Cfg::kTileN % 64 == 0 && Cfg::kTileN <= 256;  // the WGMMA shapes in ptx/wgmma.cuh
   requires Cfg::kCluster == 1 || Cfg::kCluster == 2;     // 132 SMs divide badly by more
   requires !Cfg::kPingpong || Cfg::kTileN <= 192;        // 2 x N / 2 accumulators a thread
+  requires !Cfg::kTransposedB || Cfg::kPingpong;
   requires Cfg::kSmemBytes <= 227 * 1024;
 };
 
@@ -59,9 +64,12 @@ struct Smem {
   __device__ char* b(int stage) const { return a(stage) + Cfg::kABytes; }
   __device__ char* out() const { return base + Cfg::kStages * Cfg::kStageBytes; }
   __device__ std::uint64_t& full(int stage) const {
-    return reinterpret_cast<std::uint64_t*>(out() + Cfg::kOutBytes)[stage];
+    return reinterpret_cast<std::uint64_t*>(out() + Cfg::kOutTiles * Cfg::kOutTileBytes)[stage];
   }
   __device__ std::uint64_t& empty(int stage) const { return full(Cfg::kStages + stage); }
+  __device__ char* g() const { return out(); }
+  __device__ char* u() const { return out() + Cfg::kOutTileBytes; }
+  __device__ std::uint64_t& inputs(int consumer) const { return full(2 * Cfg::kStages + consumer); }
 };
 
 // A position in the ring of stages.
@@ -78,18 +86,40 @@ struct RingCursor {
   }
 };
 
+// In a stage, a box of an operand with k along its rows: 64 rows of K x 64 columns.
+inline constexpr int kBoxRowBytes = kColumnBox * 2;
+inline constexpr int kBoxBytes = kTileK * kBoxRowBytes;
+static_assert(kBoxBytes == 64 * kTileK * 2, "64 rows of A take the same bytes either way");
+
+template <bool kTransposed>
+__device__ __forceinline__ std::uint64_t descriptor(const char* tile) {
+  const std::uint32_t address = ptx::shared_address(tile);
+  if constexpr (kTransposed) return ptx::descriptor_sw128_transposed(address, kBoxBytes);
+  return ptx::descriptor_sw128(address);
+}
+
 // This CTA's share of one stage of B, sent to every CTA of the cluster.
 template <class Cfg>
-__device__ __forceinline__ void load_weights(const GemmParams& p, const Smem<Cfg>& smem, int stage,
-                                             int k, int n_tile, int rank) {
+__device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensorMap& map,
+                                             const Smem<Cfg>& smem, int stage, int k, int n_tile,
+                                             int rank) {
   constexpr std::uint16_t kAll = (1 << Cfg::kCluster) - 1;
   constexpr int kRows = Cfg::kTileN / Cfg::kCluster;
   char* to = smem.b(stage) + rank * kRows * kTileK * 2;
   const int first_row = n_tile * Cfg::kTileN + rank * kRows;
   std::uint64_t& full = smem.full(stage);
-  if constexpr (!Cfg::kGated) {
+  if constexpr (Cfg::kTransposedB) {  // boxes of 64 columns; each CTA brings its share of their
+                                      // rows
+    constexpr int kDepth = kTileK / Cfg::kCluster;
+    char* rows = smem.b(stage) + rank * kDepth * kBoxRowBytes;
+#pragma unroll
+    for (int box = 0; box < Cfg::kTileN / kColumnBox; ++box) {
+      const std::int32_t at[5] = {n_tile * Cfg::kTileN + box * kColumnBox, k + rank * kDepth};
+      ptx::tensor_copy<kAll, 2>(rows + box * kBoxBytes, map, at, full);
+    }
+  } else if constexpr (Cfg::kKind == GemmKind::kDown) {
     const std::int32_t at[5] = {k, first_row};
-    ptx::tensor_copy<kAll, 2>(to, p.w, at, full);
+    ptx::tensor_copy<kAll, 2>(to, map, at, full);
   } else {
     const PairWalk& walk = p.pair;
     for (int i = 0; i < kRows / 16; i += walk.groups_a_copy) {  // 8 gate and 8 up rows a group
@@ -97,24 +127,51 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const Smem<Cfg
       char* part = to + i * 16 * kTileK * 2;
       if (walk.rank == 4) {
         const std::int32_t at[5] = {k, 0, 0, group};
-        ptx::tensor_copy<kAll, 4>(part, p.w, at, full);
+        ptx::tensor_copy<kAll, 4>(part, map, at, full);
       } else if (walk.groups_a_block == 0) {
         const std::int32_t at[5] = {k, 0, 0, 0, group};
-        ptx::tensor_copy<kAll, 5>(part, p.w, at, full);
+        ptx::tensor_copy<kAll, 5>(part, map, at, full);
       } else {
         const std::int32_t at[5] = {k, 0, 0, group % walk.groups_a_block,
                                     group / walk.groups_a_block};
-        ptx::tensor_copy<kAll, 5>(part, p.w, at, full);
+        ptx::tensor_copy<kAll, 5>(part, map, at, full);
       }
     }
   }
+}
+
+// This CTA's rows of one stage of A.
+template <class Cfg>
+__device__ __forceinline__ void load_input(const CUtensorMap& map, const Smem<Cfg>& smem, int stage,
+                                           int k, int m0) {
+  std::uint64_t& full = smem.full(stage);
+  if constexpr (Cfg::kTransposedA) {
+#pragma unroll
+    for (int box = 0; box < kTileM / kColumnBox; ++box) {
+      const std::int32_t at[5] = {m0 + box * kColumnBox, k};
+      ptx::tensor_copy<1, 2>(smem.a(stage) + box * kBoxBytes, map, at, full);
+    }
+  } else {
+    const std::int32_t at[5] = {k, m0};
+    ptx::tensor_copy<1, 2>(smem.a(stage), map, at, full);
+  }
+}
+
+template <class Cfg>
+__device__ __forceinline__ int k_blocks_of(const GemmParams& p) {
+  return Cfg::kProducts * ((p.k + kTileK - 1) / kTileK);
+}
+
+template <class Cfg>
+__device__ __forceinline__ int first_row(Tile tile, int rank) {
+  return (tile.m * Cfg::kCluster + rank) * kTileM;
 }
 
 template <class Cfg>
 __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& smem, int rank) {
   RingCursor<Cfg> ring;
   ring.phase = 1;  // the first pass over the ring finds every stage free
-  const int k_blocks = (p.k + kTileK - 1) / kTileK;
+  const int k_blocks = k_blocks_of<Cfg>(p);
   bool waited = false;
   if (p.weights_static == 0) {
     ptx::wait_for_prerequisites();
@@ -126,13 +183,14 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.phase);
       std::uint64_t& full = smem.full(ring.stage);
       ptx::mbarrier_arrive_expect_bytes(full, Cfg::kStageBytes);
-      load_weights<Cfg>(p, smem, ring.stage, k * kTileK, tile.n, rank);
+      const bool second = Cfg::kProducts == 2 && k >= k_blocks / 2;
+      const int k0 = (second ? k - k_blocks / 2 : k) * kTileK;
+      load_weights<Cfg>(p, second ? p.w2 : p.w, smem, ring.stage, k0, tile.n, rank);
       if (!waited) {  // x comes from the kernel before this one; static weights do not
         ptx::wait_for_prerequisites();
         waited = true;
       }
-      const std::int32_t at[5] = {k * kTileK, (tile.m * Cfg::kCluster + rank) * kTileM};
-      ptx::tensor_copy<1, 2>(smem.a(ring.stage), p.x, at, full);
+      load_input<Cfg>(second ? p.x2 : p.x, smem, ring.stage, k0, first_row<Cfg>(tile, rank));
       ring.advance();
     }
   }
@@ -158,19 +216,23 @@ template <class Cfg, int kHalves, class Issued>
 __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>& ring, int k_blocks,
                                          int row0, float (&d)[kHalves][Cfg::kTileN / 2],
                                          const Issued& issued) {
+  using Mma = ptx::Wgmma<Cfg::kTileN, typename Cfg::Element, Cfg::kTransposedB, Cfg::kTransposedA>;
+  // In the descriptor, 16 of K: 32 bytes of a row, or 16 rows of a box.
+  constexpr int kAlongRow = 32 >> 4;
+  constexpr int kAlongColumn = (16 * kBoxRowBytes) >> 4;
+  constexpr int kStepA = Cfg::kTransposedA ? kAlongColumn : kAlongRow;
+  constexpr int kStepB = Cfg::kTransposedB ? kAlongColumn : kAlongRow;
   int previous = -1;
   for (int k = 0; k < k_blocks; ++k) {
     ptx::mbarrier_wait(smem.full(ring.stage), ring.phase);
-    const std::uint64_t a =
-        ptx::descriptor_sw128(ptx::shared_address(smem.a(ring.stage)) + row0 * 128);
-    const std::uint64_t b = ptx::descriptor_sw128(ptx::shared_address(smem.b(ring.stage)));
+    const std::uint64_t a = descriptor<Cfg::kTransposedA>(smem.a(ring.stage) + row0 * 128);
+    const std::uint64_t b = descriptor<Cfg::kTransposedB>(smem.b(ring.stage));
     ptx::wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kTileK / 16; ++step) {  // 16 of K are 32 bytes: 2 in the descriptor
+    for (int step = 0; step < kTileK / 16; ++step) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        ptx::Wgmma<Cfg::kTileN, typename Cfg::Element>::mma(d[half], a + half * 512 + 2 * step,
-                                                            b + 2 * step, k + step == 0);
+        Mma::mma(d[half], a + half * 512 + kStepA * step, b + kStepB * step, k + step == 0);
       }
     }
     ptx::wgmma_commit();
@@ -184,91 +246,190 @@ __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>&
   release<Cfg>(smem, previous);
 }
 
-// Hands the finished out tile to TMA, which clips a box at the matrix's edge. Boxes wholly outside
+constexpr int kOwnBarrier = 1;      // + consumer
+constexpr int kTensorBarrier = 3;   // + consumer
+constexpr int kOutTileBarrier = 5;  // + consumer
+
+// Hands a finished out tile to TMA, which clips a box at the matrix's edge. Boxes wholly outside
 // are left out.
 template <class Cfg>
-__device__ __forceinline__ void store_tile(const GemmParams& p, const char* out, Tile tile,
-                                           int m0) {
+__device__ __forceinline__ void store_tile(const GemmParams& p, const CUtensorMap& map,
+                                           const char* out, Tile tile, int m0) {
 #pragma unroll
   for (int box = 0; box < Cfg::kOutCols / Cfg::kOutBoxCols; ++box) {
     const int col = tile.n * Cfg::kOutCols + box * Cfg::kOutBoxCols;
     if (col < p.n && m0 < p.m) {
-      ptx::tensor_store_2d(p.out, out + box * Cfg::kOutBoxRows * Cfg::kOutBoxCols * 2, col, m0);
+      ptx::tensor_store_2d(map, out + box * Cfg::kOutBoxRows * Cfg::kOutBoxCols * 2, col, m0);
     }
   }
   ptx::bulk_commit();
 }
 
-template <class Cfg>
-__device__ __forceinline__ void write_rows(const GemmParams& p, Tile tile, int m0, char* out,
-                                           int row0, float (&d)[Cfg::kTileN / 2]) {
-  if constexpr (Cfg::kGated) {
-    gate_rows<Cfg>(p, tile, out, row0, d);
+// Fills the out tile by `write`, on the 128 threads of a consumer, and stores it. The consumer's
+// last store has read the tile before anyone writes.
+template <class Cfg, class Write>
+__device__ __forceinline__ void put_tile(const GemmParams& p, const CUtensorMap& map, char* out,
+                                         Tile tile, int m0, int consumer, const Write& write) {
+  const bool leader = threadIdx.x % 128 == 0;
+  if (leader) ptx::bulk_wait_read();
+  ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
+  write();
+  ptx::fence_shared_for_async();
+  ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
+  if (leader) store_tile<Cfg>(p, map, out, tile, m0);
+}
+
+// What gate_up and down make of kHalves x 64 rows of sums, through one out tile in turn.
+template <class Cfg, int kHalves>
+__device__ __forceinline__ void put_outputs(const GemmParams& p, char* out, Tile tile, int m0,
+                                            int consumer, float (&d)[kHalves][Cfg::kTileN / 2]) {
+  if constexpr (Cfg::kKind == GemmKind::kGateUp) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) add_biases<Cfg>(p, tile, d[half]);
+    put_tile<Cfg>(p, p.out, out, tile, m0, consumer, [&] {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) gate_rows<Cfg>(p, out, 64 * half, d[half]);
+    });
+    if (p.save == 0) return;
+    put_tile<Cfg>(p, p.g, out, tile, m0, consumer, [&] {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) half_rows<Cfg>(p, false, out, 64 * half, d[half]);
+    });
+    put_tile<Cfg>(p, p.u, out, tile, m0, consumer, [&] {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) half_rows<Cfg>(p, true, out, 64 * half, d[half]);
+    });
   } else {
-    plain_rows<Cfg>(p, tile, m0, out, row0, d);
+    put_tile<Cfg>(p, p.out, out, tile, m0, consumer, [&] {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        plain_rows<Cfg>(p, tile, m0, out, 64 * half, d[half]);
+      }
+    });
   }
 }
 
-constexpr int kOwnBarrier = 1;      // + consumer
-constexpr int kTensorBarrier = 3;   // + consumer
-constexpr int kOutTileBarrier = 5;  // + consumer
-
-template <class Cfg>
-__device__ __forceinline__ void consume_pingpong(const GemmParams& p, const Smem<Cfg>& smem,
-                                                 int consumer, int rank) {
-  const int k_blocks = (p.k + kTileK - 1) / kTileK;
-  const bool leader = threadIdx.x % 128 == 0;
+// The tiles of one consumer, the tensor cores changing hands between the two. Calls
+// finish(turn, t, d) for each: the CTA's turn, the tile's index and the sums.
+template <class Cfg, class Finish>
+__device__ __forceinline__ void pingpong(const GemmParams& p, const Smem<Cfg>& smem, int consumer,
+                                         const Finish& finish) {
+  const int k_blocks = k_blocks_of<Cfg>(p);
   RingCursor<Cfg> ring;
-  if (consumer == 1) {  // consumer 0 goes first
-    ptx::named_barrier_arrive(kTensorBarrier + 0, 256);
-    ptx::named_barrier_arrive(kOutTileBarrier + 0, 256);
-  }
+  if (consumer == 1) ptx::named_barrier_arrive(kTensorBarrier + 0, 256);  // consumer 0 goes first
   int turn = 0;
   for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles;
        t += gridDim.x / Cfg::kCluster, ++turn) {
     if (turn % 2 != consumer) continue;
-    const Tile tile = tile_at(p.order, t);
-    const int m0 = (tile.m * Cfg::kCluster + rank) * kTileM;
     ring.skip_to(turn * k_blocks);
     float d[2][Cfg::kTileN / 2];
     ptx::named_barrier_sync(kTensorBarrier + consumer, 256);
     multiply<Cfg, 2>(smem, ring, k_blocks, 0, d,
                      [&] { ptx::named_barrier_arrive(kTensorBarrier + (consumer ^ 1), 256); });
+    finish(turn, t, d);
+  }
+}
+
+template <class Cfg>
+__device__ __forceinline__ void consume_pingpong(const GemmParams& p, const Smem<Cfg>& smem,
+                                                 int consumer, int rank) {
+  const bool leader = threadIdx.x % 128 == 0;
+  if (consumer == 1) ptx::named_barrier_arrive(kOutTileBarrier + 0, 256);
+  pingpong<Cfg>(p, smem, consumer, [&](int, int t, float(&d)[2][Cfg::kTileN / 2]) {
+    const Tile tile = tile_at(p.order, t);
     ptx::named_barrier_sync(kOutTileBarrier + consumer, 256);
-    write_rows<Cfg>(p, tile, m0, smem.out(), 0, d[0]);
-    write_rows<Cfg>(p, tile, m0, smem.out(), 64, d[1]);
-    ptx::fence_shared_for_async();
-    ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
-    if (leader) {
-      store_tile<Cfg>(p, smem.out(), tile, m0);
-      ptx::bulk_wait_read();
-    }
+    put_outputs<Cfg, 2>(p, smem.out(), tile, first_row<Cfg>(tile, rank), consumer, d);
+    if (leader) ptx::bulk_wait_read();
     ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
     ptx::named_barrier_arrive(kOutTileBarrier + (consumer ^ 1), 256);
-  }
+  });
   if (leader) ptx::bulk_wait();
 }
 
 template <class Cfg>
 __device__ __forceinline__ void consume_cooperative(const GemmParams& p, const Smem<Cfg>& smem,
                                                     int consumer, int rank) {
-  const int k_blocks = (p.k + kTileK - 1) / kTileK;
-  const bool leader = threadIdx.x % 128 == 0;
-  char* out = smem.out() + consumer * (Cfg::kOutBytes / 2);
+  const int k_blocks = k_blocks_of<Cfg>(p);
+  char* out = smem.out() + consumer * (Cfg::kOutTileBytes / 2);
   RingCursor<Cfg> ring;
   for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += gridDim.x / Cfg::kCluster) {
     const Tile tile = tile_at(p.order, t);
-    const int m0 = (tile.m * Cfg::kCluster + rank) * kTileM + consumer * 64;
     float d[1][Cfg::kTileN / 2];
     multiply<Cfg, 1>(smem, ring, k_blocks, consumer * 64, d, [] {});
-    if (leader) ptx::bulk_wait_read();  // the tile before has left
-    ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
-    write_rows<Cfg>(p, tile, m0, out, 0, d[0]);
+    const int m0 = first_row<Cfg>(tile, rank) + consumer * 64;
+    put_outputs<Cfg, 1>(p, out, tile, m0, consumer, d);
+  }
+  if (threadIdx.x % 128 == 0) ptx::bulk_wait();
+}
+
+// Fetches tile t of g and u for the consumer whose turn it is. One thread, behind the stores that
+// read the tiles before.
+template <class Cfg>
+__device__ __forceinline__ void fetch_inputs(const GemmParams& p, const Smem<Cfg>& smem,
+                                             int consumer, int t, int rank) {
+  if (t >= p.order.tiles) return;
+  const Tile tile = tile_at(p.order, t);
+  std::uint64_t& full = smem.inputs(consumer);
+  ptx::mbarrier_arrive_expect_bytes(full, 2 * Cfg::kOutTileBytes);
+#pragma unroll
+  for (int box = 0; box < Cfg::kOutCols / Cfg::kOutBoxCols; ++box) {
+    const std::int32_t at[5] = {tile.n * Cfg::kOutCols + box * Cfg::kOutBoxCols,
+                                first_row<Cfg>(tile, rank)};
+    constexpr int kBoxBytes = Cfg::kOutBoxRows * Cfg::kOutBoxCols * 2;
+    ptx::tensor_copy<1, 2>(smem.g() + box * kBoxBytes, p.g, at, full);
+    ptx::tensor_copy<1, 2>(smem.u() + box * kBoxBytes, p.u, at, full);
+  }
+}
+
+// gate_up_grad. The two tiles pass from consumer to consumer with their next contents: whoever's
+// stores have read them fetches g and u for the other's turn.
+template <class Cfg>
+__device__ __forceinline__ void consume_gate_grad(const GemmParams& p, const Smem<Cfg>& smem,
+                                                  int consumer, int rank) {
+  const bool leader = threadIdx.x % 128 == 0;
+  const int step = gridDim.x / Cfg::kCluster;
+  if (consumer == 0 && leader) {
+    fetch_inputs<Cfg>(p, smem, 0, static_cast<int>(blockIdx.x) / Cfg::kCluster, rank);
+  }
+  pingpong<Cfg>(p, smem, consumer, [&](int turn, int t, float(&d)[2][Cfg::kTileN / 2]) {
+    const Tile tile = tile_at(p.order, t);
+    const int m0 = first_row<Cfg>(tile, rank);
+    ptx::mbarrier_wait(smem.inputs(consumer), (turn / 2) & 1);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      grad_rows<Cfg>(p, smem.g(), smem.u(), 64 * half, d[half]);
+    }
     ptx::fence_shared_for_async();
     ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
-    if (leader) store_tile<Cfg>(p, out, tile, m0);
-  }
+    if (leader) {
+      store_tile<Cfg>(p, p.dg, smem.g(), tile, m0);
+      store_tile<Cfg>(p, p.du, smem.u(), tile, m0);
+    }
+    if (p.writes_h != 0) {
+      put_tile<Cfg>(p, p.out, smem.g(), tile, m0, consumer, [&] {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) sum_rows<Cfg>(smem.g(), 64 * half, d[half]);
+      });
+    }
+    if (leader) {
+      ptx::bulk_wait_read();
+      fetch_inputs<Cfg>(p, smem, consumer ^ 1, t + step, rank);
+    }
+  });
   if (leader) ptx::bulk_wait();
+}
+
+// A weight's gradient: whole sectors from registers, no out tile.
+template <class Cfg>
+__device__ __forceinline__ void consume_weight_grad(const GemmParams& p, const Smem<Cfg>& smem,
+                                                    int consumer, int rank) {
+  pingpong<Cfg>(p, smem, consumer, [&](int, int t, float(&d)[2][Cfg::kTileN / 2]) {
+    const Tile tile = tile_at(p.order, t);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      add_grad_rows<Cfg>(p, tile, first_row<Cfg>(tile, rank) + 64 * half, d[half]);
+    }
+  });
 }
 
 template <class Cfg>
@@ -282,6 +443,9 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
     for (int s = 0; s < Cfg::kStages; ++s) {
       ptx::mbarrier_init(smem.full(s), 1);
       ptx::mbarrier_init(smem.empty(s), Cfg::kCluster * (Cfg::kPingpong ? 1 : 2));
+    }
+    if constexpr (Cfg::kGateGrad) {
+      for (int consumer = 0; consumer < 2; ++consumer) ptx::mbarrier_init(smem.inputs(consumer), 1);
     }
     ptx::fence_mbarrier_init();
   }
@@ -297,7 +461,11 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
   } else {
     ptx::take_registers<240>();
     ptx::wait_for_prerequisites();  // the out tile may be read by the kernel before this one
-    if constexpr (Cfg::kPingpong) {
+    if constexpr (Cfg::kGateGrad) {
+      consume_gate_grad<Cfg>(p, smem, warpgroup, rank);
+    } else if constexpr (Cfg::kFromRegisters) {
+      consume_weight_grad<Cfg>(p, smem, warpgroup, rank);
+    } else if constexpr (Cfg::kPingpong) {
       consume_pingpong<Cfg>(p, smem, warpgroup, rank);
     } else {
       consume_cooperative<Cfg>(p, smem, warpgroup, rank);

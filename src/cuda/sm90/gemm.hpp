@@ -18,8 +18,12 @@ struct GemmLaunch {
 };
 
 /// Fills params.order for the tiling and enqueues the kernel. kInternal for a tiling that
-/// tilings() does not list. gate_up.cu, down.cu.
+/// tilings() does not list. gate_up.cu, down.cu, gate_up_grad.cu,
+/// mlp_grad.cu.
 Status launch_gate_up(const GemmLaunch& launch, GemmParams& params) noexcept;
 Status launch_down(const GemmLaunch& launch, GemmParams& params) noexcept;
+Status launch_gate_up_grad(const GemmLaunch& launch, GemmParams& params) noexcept;
+Status launch_input_grad(const GemmLaunch& launch, GemmParams& params) noexcept;
+Status launch_weight_grad(const GemmLaunch& launch, GemmParams& params) noexcept;
 
 }  // namespace sluice::cuda::sm90

@@ -8,18 +8,28 @@
 namespace sluice::cuda::sm90 {
 namespace {
 
-constexpr Tiling kGated[] = {
+constexpr Tiling kGateUp[] = {
     {.tile_n = 192, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 256, .cluster = 2, .pingpong = false, .group = 8},
     {.tile_n = 128, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 192, .cluster = 1, .pingpong = true, .group = 16},
     {.tile_n = 128, .cluster = 1, .pingpong = true, .group = 16},
 };
-constexpr Tiling kPlain[] = {
+constexpr Tiling kDown[] = {
     {.tile_n = 192, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 128, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 192, .cluster = 1, .pingpong = true, .group = 16},
     {.tile_n = 128, .cluster = 1, .pingpong = true, .group = 16},
+};
+// Two tiles of g and u lie beside the ring: no room for cooperative tiles of 256 columns.
+constexpr Tiling kGateUpGrad[] = {
+    {.tile_n = 128, .cluster = 2, .pingpong = true, .group = 8},
+    {.tile_n = 192, .cluster = 2, .pingpong = true, .group = 8},
+    {.tile_n = 128, .cluster = 1, .pingpong = true, .group = 16},
+};
+constexpr Tiling kGrads[] = {
+    {.tile_n = 192, .cluster = 2, .pingpong = true, .group = 8},
+    {.tile_n = 128, .cluster = 2, .pingpong = true, .group = 8},
 };
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -27,7 +37,9 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 // Share of the best tiling's rate that one reaches when its waves are full;
 // docs/kernels/gate_up.md. Without a partner to share weights with, 128 x 128 starves on L2 as soon
 // as weights are read by more than one row tile.
-double efficiency(const Tiling& t, std::int64_t row_tiles) {
+double efficiency(GemmKind kind, const Tiling& t, std::int64_t row_tiles) {
+  // Not measured yet: three stages cover a microsecond of latency, barely what a load takes.
+  if (kind == GemmKind::kGateUpGrad && t.tile_n == 192) return 0.95;
   if (t.tile_n == 256) return 0.975;
   if (t.tile_n == 192) return t.cluster == 2 || row_tiles == 1 ? 1.0 : 0.97;
   return t.cluster == 2 || row_tiles == 1 ? 0.955 : 0.5;
@@ -39,17 +51,28 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   const std::int64_t row_tiles = ceil_div(shape.m, kTileM);
   const std::int64_t tiles = ceil_div(row_tiles, t.cluster) * ceil_div(shape.n, t.tile_n);
   const std::int64_t waves = ceil_div(tiles, std::max(1, shape.sm_count / t.cluster));
-  return static_cast<double>(waves) * t.tile_n / efficiency(t, row_tiles);
+  return static_cast<double>(waves) * t.tile_n / efficiency(shape.kind, t, row_tiles);
 }
 
-std::span<const Tiling> tilings(bool gated) noexcept {
-  return gated ? std::span<const Tiling>(kGated) : std::span<const Tiling>(kPlain);
+std::span<const Tiling> tilings(GemmKind kind) noexcept {
+  switch (kind) {
+    case GemmKind::kGateUp:
+      return kGateUp;
+    case GemmKind::kDown:
+      return kDown;
+    case GemmKind::kGateUpGrad:
+      return kGateUpGrad;
+    case GemmKind::kInputGrad:
+    case GemmKind::kWeightGrad:
+      break;
+  }
+  return kGrads;
 }
 
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
-  const auto source = tilings(shape.gated);
+  const auto source = tilings(shape.kind);
   // By cost, ties in source order. At most five: insertion sort, which allocates nothing.
-  std::array<std::size_t, std::size(kGated)> order{};
+  std::array<std::size_t, std::size(kGateUp)> order{};
   for (std::size_t i = 0; i < source.size(); ++i) {
     std::size_t at = i;
     while (at > 0 && cost(shape, source[i]) < cost(shape, source[order[at - 1]])) {
@@ -62,8 +85,8 @@ std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
   return source.size();
 }
 
-OutBox out_box(const Tiling& t, bool gated) noexcept {
-  const int cols = gated ? t.tile_n / 2 : t.tile_n;
+Box out_box(const Tiling& t, GemmKind kind) noexcept {
+  const int cols = kind == GemmKind::kGateUp ? t.tile_n / 2 : t.tile_n;
   return {cols % 64 == 0 ? 64 : 32, t.pingpong ? kTileM : kTileM / 2};
 }
 

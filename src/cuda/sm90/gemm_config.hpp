@@ -10,9 +10,19 @@ namespace sluice::cuda::sm90 {
 
 inline constexpr int kTileM = 128;  ///< rows of x a CTA
 
+/// What a GEMM of the family makes of its sums.
+enum class GemmKind : std::uint8_t {
+  kGateUp = 0,      ///< h, and g and u if asked: weight rows in pairs of gate and up
+  kDown = 1,        ///< y
+  kGateUpGrad = 2,  ///< dg, du, and h if asked, from dh: W_down with its columns as weight rows
+  kInputGrad =
+      3,  ///< dx, two products in one sum: W_gate and W_up with their columns as weight rows
+  kWeightGrad = 4,  ///< a weight's gradient: both sides with their columns as rows, k are tokens
+};
+
 /// A kernel instantiation and how it walks the output.
 struct Tiling {
-  int tile_n = 192;      ///< weight rows a tile; half of them are output columns of gate_up
+  int tile_n = 192;      ///< weight rows a tile; half as many output columns in gate_up
   int cluster = 2;       ///< CTAs that share the weight tile by multicast, 128 rows each
   bool pingpong = true;  ///< else cooperative
   int group = 8;         ///< row tiles that are walked together, for L2
@@ -20,12 +30,13 @@ struct Tiling {
   friend bool operator==(const Tiling&, const Tiling&) = default;
 };
 
-/// What the choice depends on. `n` counts weight rows: 2 H for gate_up, D for down.
+/// What the choice depends on. `n` counts weight rows: 2 H for gate_up, D for down, H for
+/// gate_up_grad, the columns of the output for the others.
 struct GemmShape {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
-  bool gated = false;
+  GemmKind kind = GemmKind::kDown;
   int sm_count = 132;
 };
 
@@ -33,18 +44,19 @@ struct GemmShape {
 /// rows, over the tiling's measured efficiency. Lower is better.
 [[nodiscard]] double cost(const GemmShape& shape, const Tiling& tiling) noexcept;
 
-/// The tilings that exist for gated or plain GEMMs, in the order of the source.
-[[nodiscard]] std::span<const Tiling> tilings(bool gated) noexcept;
+/// The tilings that exist for a kind, in the order of the source.
+[[nodiscard]] std::span<const Tiling> tilings(GemmKind kind) noexcept;
 
 /// All tilings of a shape, cheapest first. Writes at most out.size(), returns how many there are.
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept;
 
-/// Columns and rows of one box of the output's tensor map: as wide as a swizzle allows.
-struct OutBox {
+/// Columns and rows of one box of the tensor maps of what the epilogue writes, and of what
+/// gate_up_grad's reads: as wide as a swizzle allows.
+struct Box {
   int cols;
   int rows;
 };
-[[nodiscard]] OutBox out_box(const Tiling& tiling, bool gated) noexcept;
+[[nodiscard]] Box out_box(const Tiling& tiling, GemmKind kind) noexcept;
 
 /// "pp128x192c2g8": schedule, rows x weight rows, cluster, raster group.
 void name_tiling(const Tiling& tiling, std::span<char> out) noexcept;

@@ -11,11 +11,17 @@
 namespace sluice::cuda::sm90 {
 
 /// The compile-time form of a Tiling.
-template <bool kIsGated, class ElementType, int kN, int kStageCount, int kClusterSize,
+template <GemmKind kGemmKind, class ElementType, int kN, int kStageCount, int kClusterSize,
           bool kIsPingpong>
 struct GemmConfig {
   using Element = ElementType;
-  static constexpr bool kGated = kIsGated;
+  static constexpr GemmKind kKind = kGemmKind;
+  static constexpr bool kGateGrad = kKind == GemmKind::kGateUpGrad;
+  static constexpr bool kFromRegisters = kKind == GemmKind::kWeightGrad;
+  // An operand lies with k along its rows, and not within them.
+  static constexpr bool kTransposedA = kKind == GemmKind::kWeightGrad;
+  static constexpr bool kTransposedB = kKind != GemmKind::kGateUp && kKind != GemmKind::kDown;
+  static constexpr int kProducts = kKind == GemmKind::kInputGrad ? 2 : 1;
   static constexpr bool kPingpong = kIsPingpong;
   static constexpr int kTileN = kN;
   static constexpr int kStages = kStageCount;
@@ -23,12 +29,14 @@ struct GemmConfig {
   static constexpr int kABytes = kTileM * kTileK * 2;
   static constexpr int kBBytes = kTileN * kTileK * 2;
   static constexpr int kStageBytes = kABytes + kBBytes;
-  static constexpr int kOutCols = kGated ? kTileN / 2 : kTileN;
+  static constexpr int kOutCols = kKind == GemmKind::kGateUp ? kTileN / 2 : kTileN;
   static constexpr int kOutBoxCols = kOutCols % 64 == 0 ? 64 : 32;
   static constexpr int kOutBoxRows = kPingpong ? kTileM : kTileM / 2;
-  static constexpr int kOutBytes = kTileM * kOutCols * 2;
-  static constexpr int kSmemBytes =
-      1024 + kStages * kStageBytes + kOutBytes + 2 * kStages * 8;  // 1024: to align the base
+  static constexpr int kOutTileBytes = kTileM * kOutCols * 2;
+  static constexpr int kOutTiles = kFromRegisters ? 0 : kGateGrad ? 2 : 1;  // 2: g, u; dg, du
+  static constexpr int kBarriers = 2 * kStages + (kGateGrad ? 2 : 0);
+  static constexpr int kSmemBytes = 1024 + kStages * kStageBytes + kOutTiles * kOutTileBytes +
+                                    kBarriers * 8;  // 1024: to align the base
 };
 
 template <class Cfg>

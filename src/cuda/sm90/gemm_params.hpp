@@ -11,6 +11,7 @@ namespace sluice::cuda::sm90 {
 
 inline constexpr int kTileK = 64;  // 128 bytes: one swizzle atom
 inline constexpr int kThreads = 384;
+inline constexpr int kColumnBox = 64;  // operands with k along rows come by boxes of 64 columns
 
 // The order in which persistent CTAs walk the output: groups of `group` row tiles, columns first.
 struct TileOrder {
@@ -27,17 +28,36 @@ struct PairWalk {
   int groups_a_copy;
 };
 
+// Where a weight's gradient goes, from registers: any row order of the weights.
+struct GradRows {
+  char* base;
+  long long row_stride_bytes;
+  long long block_rows;  // 0: one block
+  long long block_stride_bytes;
+  int fp32;        // else the type of the operands
+  int accumulate;  // added to what is there
+};
+
 struct GemmParams {
-  CUtensorMap x;    // [m, k], box 64 x 128
-  CUtensorMap w;    // gated: the paired 4-D view of gate and up; else [n, k]
-  CUtensorMap out;  // [m, n], box as kOutBoxCols x rows of a store
-  PairWalk pair;    // gated only
+  CUtensorMap x;    // [m, k]: x, h, dy or dg, box 64 x 128; weight grad: [k, m], box 64 x 64
+  CUtensorMap w;    // gate_up: the paired view of gate and up; down: [n, k]; gradients: [k, n]
+  CUtensorMap x2;   // input grad: of the second product, du
+  CUtensorMap w2;   // as x2, W_up
+  CUtensorMap out;  // [m, n]: h, y or dx; this one and the next four by the boxes of out_box()
+  CUtensorMap g;    // gate_up writes it if `save`, gate_up_grad reads it
+  CUtensorMap u;    // as g
+  CUtensorMap dg;   // gate_up_grad
+  CUtensorMap du;   // gate_up_grad
+  GradRows grad;    // weight grad
+  PairWalk pair;    // gate_up only
   TileOrder order;
   int m;
-  int n;  // output columns: h for gate_up, d for down
+  int n;  // output columns: H for gate_up and gate_up_grad, D for down
   int k;
   int weights_static;
   int up_first;  // the paired view starts with up
+  int save;      // gate_up: g and u are stored
+  int writes_h;  // gate_up_grad: h is stored
   Gate gate;
   const void* bias0;     // gate's or down's; null for none
   const void* bias1;     // up's

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The variant cuda.sm90: gate_up, down and mlp on Hopper's tensor cores from weights as they lie.
-// One persistent GEMM a launch (gemm.cuh); mlp chains two by programmatic dependent launch.
+// The variant cuda.sm90: gate_up, down, mlp and the gradients on Hopper's tensor cores from weights
+// as they lie. One persistent GEMM a launch (gemm.cuh); mlp chains two by programmatic dependent
+// launch, mlp_grad is a sequence of them (backward.cpp).
 #include "cuda/prefill.hpp"
 
 #include <array>
 
 #include "cuda/device.hpp"
-#include "cuda/sm90/gemm.hpp"
+#include "cuda/sm90/backward.hpp"
+#include "cuda/sm90/products.hpp"
 #include "cuda/sm90/refusals.hpp"
 #include "cuda/tensor_map.hpp"
 #include "cuda/variants.hpp"
@@ -16,26 +18,33 @@ namespace {
 
 using detail::Reason;
 using detail::refuse;
-using sm90::GemmLaunch;
-using sm90::GemmParams;
+using sm90::GemmKind;
 using sm90::GemmShape;
 using sm90::Tiling;
 
 using Tilings = TilingPair<Tiling>;
 
 GemmShape gate_up_shape(const Problem& p, const Device& device) {
-  return {p.m, 2 * p.h, p.d, true, device.sm_count};
+  return {p.m, 2 * p.h, p.d, GemmKind::kGateUp, device.sm_count};
 }
 GemmShape down_shape(const Problem& p, const Device& device) {
-  return {p.m, p.d, p.h, false, device.sm_count};
+  return {p.m, p.d, p.h, GemmKind::kDown, device.sm_count};
+}
+GemmShape gate_up_grad_shape(const Problem& p, const Device& device) {
+  return {p.m, p.h, p.d, GemmKind::kGateUpGrad, device.sm_count};
+}
+// The larger of the weights' gradients stands for all plain products of mlp_grad.
+GemmShape weight_grad_shape(const Problem& p, const Device& device) {
+  return {p.h, p.d, p.m, GemmKind::kWeightGrad, device.sm_count};
 }
 
+bool has_gate_up_grad(const Problem& p) { return p.op == Op::kGateUpGrad || p.op == Op::kMlpGrad; }
+
 Reason feature_refusal(const Problem& p) {
-  if (p.op != Op::kGateUp && p.op != Op::kDown && p.op != Op::kMlp) {
+  if (!has_gate_up(p) && !has_down(p) && !has_gate_up_grad(p)) {
     return refuse("has no %s", to_string(p.op));
   }
   if (p.norm.enabled) return refuse("has no norm prologue");
-  if (p.save_g_u) return refuse("does not store g and u");
   return {};
 }
 
@@ -49,7 +58,9 @@ Reason shape_refusal(const Problem& p) {
                   static_cast<long long>(p.m), static_cast<long long>(p.d),
                   static_cast<long long>(p.h), static_cast<long long>(kMaxDim));
   }
-  for (const Operand id : {Operand::kX, Operand::kH, Operand::kWDown, Operand::kY}) {
+  // g and du share the layouts of u and dg.
+  for (const Operand id : {Operand::kX, Operand::kDy, Operand::kH, Operand::kWDown, Operand::kY,
+                           Operand::kG, Operand::kDg}) {
     const OperandSpec& spec = spec_of(specs, id);
     if (spec.access == Access::kUnused) continue;
     if (const Reason reason = matrix_view_refusal(spec); !reason.empty()) return reason;
@@ -59,121 +70,21 @@ Reason shape_refusal(const Problem& p) {
       return reason;
     }
   }
-  return {};
+  return p.op == Op::kMlpGrad ? sm90::mlp_grad_refusal(p) : Reason{};
 }
 
-// One call of run().
-class Launcher {
- public:
-  Launcher(const Plan& plan, const Operands& operands, void* payload, Stream stream)
-      : p_(plan.problem),
-        device_(plan.device),
-        tilings_(detail::payload_as<Tilings>(plan.config)),
-        specs_(operand_specs(plan.problem)),
-        operands_(operands),
-        payload_(payload),
-        stream_(stream) {}
-
-  Status run() const {
-    if (has_gate_up(p_)) SLUICE_TRY(gate_up());
-    if (has_down(p_)) SLUICE_TRY(down());
-    return {};
+Status run_forward(const Plan& plan, const sm90::Call& call, void* payload) {
+  const auto tilings = detail::payload_as<Tilings>(plan.config);
+  const bool chain = plan.problem.op == Op::kMlp;
+  const sm90::Matrix h = chain ? call.dense(Operand::kH, payload) : call.at(Operand::kH);
+  if (has_gate_up(plan.problem)) {
+    sm90::Matrix g = call.at(Operand::kG);
+    sm90::Matrix u = call.at(Operand::kU);
+    if (!plan.problem.save_g_u) g.base = u.base = nullptr;
+    SLUICE_TRY(sm90::gate_up(call, tilings.gate_up, h, g, u));
   }
-
- private:
-  // h of kMlp lies densely in the workspace; else where the caller keeps it.
-  [[nodiscard]] OperandSpec h_spec() const {
-    OperandSpec spec = spec_of(specs_, Operand::kH);
-    if (p_.op == Op::kMlp) spec.layout = {.row_stride_bytes = p_.h * size_bytes(p_.x_dtype)};
-    return spec;
-  }
-  [[nodiscard]] const void* h_base() const { return p_.op == Op::kMlp ? payload_ : operands_.h; }
-
-  [[nodiscard]] GemmLaunch launch_of(const Tiling& tiling, bool programmatic) const {
-    return {tiling, p_.x_dtype, device_.ordinal, device_.sm_count, programmatic, stream_};
-  }
-
-  // x (or h) by tiles of 128 x 64.
-  static Status encode_input(const OperandSpec& spec, const void* base, CUtensorMap& out) {
-    const auto view = make_matrix_view(spec, base, sm90::kTileK, sm90::kTileM);
-    if (!view) return view.error();
-    const auto map = encode(*view, base, TensorSwizzle::kSwizzle128);
-    if (!map) return map.error();
-    out = *map;
-    return {};
-  }
-
-  static Status encode_output(const OperandSpec& spec, const void* base, const Tiling& tiling,
-                              bool gated, CUtensorMap& out) {
-    const sm90::OutBox box = sm90::out_box(tiling, gated);
-    const auto view = make_matrix_view(spec, base, box.cols, box.rows);
-    if (!view) return view.error();
-    const auto swizzle = box.cols == 64 ? TensorSwizzle::kSwizzle128 : TensorSwizzle::kSwizzle64;
-    const auto map = encode(*view, base, swizzle);
-    if (!map) return map.error();
-    out = *map;
-    return {};
-  }
-
-  Status gate_up() const {
-    const Tiling& tiling = tilings_.gate_up;
-    GemmParams params{};
-    SLUICE_TRY(encode_input(spec_of(specs_, Operand::kX), operands_.x, params.x));
-    SLUICE_TRY(encode_output(h_spec(), h_base(), tiling, true, params.out));
-    const auto pair =
-        make_pair_view(spec_of(specs_, Operand::kWGate), operands_.w_gate, operands_.w_up,
-                       sm90::kTileK, tiling.tile_n / 16 / tiling.cluster);
-    if (!pair) return pair.error();
-    const auto w = encode(pair->view, pair->up_first ? operands_.w_up : operands_.w_gate,
-                          TensorSwizzle::kSwizzle128);
-    if (!w) return w.error();
-    params.w = *w;
-    params.pair = {pair->view.rank, static_cast<int>(pair->groups_a_block), pair->groups_a_copy};
-    params.up_first = pair->up_first ? 1 : 0;
-    params.m = static_cast<int>(p_.m);
-    params.n = static_cast<int>(p_.h);
-    params.k = static_cast<int>(p_.d);
-    params.weights_static = p_.weights_static ? 1 : 0;
-    params.gate = p_.gate;
-    if (p_.bias_gate_up) {
-      params.bias0 = operands_.b_gate;
-      params.bias1 = operands_.b_up;
-    }
-    return sm90::launch_gate_up(launch_of(tiling, false), params);
-  }
-
-  Status down() const {
-    const Tiling& tiling = tilings_.down;
-    GemmParams params{};
-    SLUICE_TRY(encode_input(h_spec(), h_base(), params.x));
-    SLUICE_TRY(encode_output(spec_of(specs_, Operand::kY), operands_.y, tiling, false, params.out));
-    const OperandSpec& w_spec = spec_of(specs_, Operand::kWDown);
-    const auto view =
-        make_matrix_view(w_spec, operands_.w_down, sm90::kTileK, tiling.tile_n / tiling.cluster);
-    if (!view) return view.error();
-    const auto w = encode(*view, operands_.w_down, TensorSwizzle::kSwizzle128);
-    if (!w) return w.error();
-    params.w = *w;
-    params.m = static_cast<int>(p_.m);
-    params.n = static_cast<int>(p_.d);
-    params.k = static_cast<int>(p_.h);
-    params.weights_static = p_.weights_static ? 1 : 0;
-    if (p_.bias_down) params.bias0 = operands_.b_down;
-    if (p_.residual == Residual::kOperand) {
-      params.residual = operands_.residual;
-      params.residual_row_bytes = spec_of(specs_, Operand::kResidual).layout.row_stride_bytes;
-    }
-    return sm90::launch_down(launch_of(tiling, p_.op == Op::kMlp), params);
-  }
-
-  const Problem& p_;
-  const Device& device_;
-  Tilings tilings_;
-  std::array<OperandSpec, kOperandCount> specs_;
-  const Operands& operands_;
-  void* payload_;
-  Stream stream_;
-};
+  return has_down(plan.problem) ? sm90::down(call, tilings.down, h, chain) : Status{};
+}
 
 }  // namespace
 
@@ -185,8 +96,18 @@ Reason sm90_supports(const Problem& p, const Device& device) noexcept {
   return shape_refusal(p);
 }
 
-// "sm90.gate_up.pp128x192c2g8", "sm90.mlp.pp128x192c2g8+pp128x192c1g16".
+// "sm90.gate_up.pp128x192c2g8", "sm90.mlp.pp128x192c2g8+pp128x192c1g16"; of mlp_grad gate_up_grad's
+// tiling, then that of the plain products.
 std::size_t sm90_configs(const Problem& p, const Device& device, std::span<Config> out) noexcept {
+  if (has_gate_up_grad(p)) {
+    std::array<Tiling, 8> grad;
+    std::array<Tiling, 8> product;
+    const std::size_t grads = sm90::ranked(gate_up_grad_shape(p, device), grad);
+    const std::size_t products =
+        p.op == Op::kMlpGrad ? sm90::ranked(weight_grad_shape(p, device), product) : 0;
+    return offer_tilings<Tiling>("sm90", p, std::span(grad).first(grads),
+                                 std::span(product).first(products), sm90::name_tiling, out);
+  }
   std::array<Tiling, 8> gate_up;
   std::array<Tiling, 8> down;
   const std::size_t gate_ups = has_gate_up(p) ? sm90::ranked(gate_up_shape(p, device), gate_up) : 0;
@@ -197,6 +118,7 @@ std::size_t sm90_configs(const Problem& p, const Device& device, std::span<Confi
 
 std::size_t sm90_payload_bytes(const Plan& plan) noexcept {
   const Problem& p = plan.problem;
+  if (p.op == Op::kMlpGrad) return sm90::mlp_grad_payload_bytes(p);
   return p.op == Op::kMlp ? static_cast<std::size_t>(p.m * p.h * size_bytes(p.x_dtype)) : 0;
 }
 
@@ -204,7 +126,17 @@ Status sm90_launch(const Plan& plan, const Operands& operands, void* payload, vo
                    Stream stream) noexcept {
   const DeviceGuard guard(plan.device.ordinal);
   SLUICE_TRY(guard.status());
-  return Launcher(plan, operands, payload, stream).run();
+  const sm90::Call call{plan.problem, plan.device, operands, stream, operand_specs(plan.problem)};
+  if (plan.problem.op == Op::kGateUpGrad) {
+    const Tiling tiling = detail::payload_as<Tilings>(plan.config).gate_up;
+    return sm90::gate_up_grad(call, tiling, call.at(Operand::kG), call.at(Operand::kU),
+                              call.at(Operand::kDg), call.at(Operand::kDu), call.at(Operand::kH));
+  }
+  if (plan.problem.op == Op::kMlpGrad) {
+    const auto tilings = detail::payload_as<Tilings>(plan.config);
+    return sm90::mlp_grad(call, tilings.gate_up, tilings.down, payload);
+  }
+  return run_forward(plan, call, payload);
 }
 
 }  // namespace sluice::cuda

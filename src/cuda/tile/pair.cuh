@@ -9,8 +9,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "sluice/types.hpp"
-
 namespace sluice::cuda::tile {
 
 // Two columns that a thread holds next to each other.
@@ -31,35 +29,20 @@ __device__ __forceinline__ std::uint32_t pack(Pair v) {
 }
 
 template <class Element>
+__device__ __forceinline__ Pair unpack(std::uint32_t word) {
+  if constexpr (std::is_same_v<Element, __half>) {
+    const float2 v = __half22float2(reinterpret_cast<const __half2&>(word));
+    return {v.x, v.y};
+  } else {
+    return {__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000U)};
+  }
+}
+
+template <class Element>
 __device__ __forceinline__ Pair load_pair(const void* base, long long index, bool first,
                                           bool second) {
   const Element* p = static_cast<const Element*>(base) + index;
   return {first ? static_cast<float>(p[0]) : 0.0F, second ? static_cast<float>(p[1]) : 0.0F};
-}
-
-// Calls f with the activation as a compile-time constant, so that the switch is outside the loops.
-template <class F>
-__device__ __forceinline__ void with_activation(Activation activation, const F& f) {
-  switch (activation) {
-    case Activation::kSilu:
-      f(std::integral_constant<Activation, Activation::kSilu>{});
-      break;
-    case Activation::kGeluTanh:
-      f(std::integral_constant<Activation, Activation::kGeluTanh>{});
-      break;
-    case Activation::kGeluErf:
-      f(std::integral_constant<Activation, Activation::kGeluErf>{});
-      break;
-    case Activation::kRelu:
-      f(std::integral_constant<Activation, Activation::kRelu>{});
-      break;
-    case Activation::kSigmoid:
-      f(std::integral_constant<Activation, Activation::kSigmoid>{});
-      break;
-    case Activation::kIdentity:
-      f(std::integral_constant<Activation, Activation::kIdentity>{});
-      break;
-  }
 }
 
 }  // namespace sluice::cuda::tile

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/elementwise/chunks.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace sluice::cuda::elementwise {
+namespace {
+
+constexpr std::int64_t kMaxGridX = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t kMaxGridY = 65535;
+constexpr std::int64_t kWarp = 32;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// As few rounds as kMaxThreads allow, and no more warps than fill them.
+int row_threads(std::int64_t chunks, std::int64_t a_thread) {
+  const std::int64_t rounds = ceil_div(chunks, kMaxThreads * a_thread);
+  const std::int64_t threads = ceil_div(chunks, rounds * a_thread);
+  return static_cast<int>(ceil_div(threads, kWarp) * kWarp);
+}
+
+}  // namespace
+
+Grid grid_of(Walk walk, const Extent& extent) noexcept {
+  // A row that begins inside a chunk may need one more than this; the kernel's loops take it.
+  const std::int64_t chunks = ceil_div(extent.cols, extent.elems);
+  const int a_thread = chunks_a_thread(extent.grad);
+  Grid grid;
+  grid.y = std::min(extent.rows, kMaxGridY);
+  if (walk == Walk::kRow) {
+    grid.threads = row_threads(chunks, a_thread);
+    grid.x = 1;
+    return grid;
+  }
+  grid.threads = kTileThreads;
+  grid.x = std::min(ceil_div(chunks, std::int64_t{kTileThreads} * a_thread), kMaxGridX);
+  return grid;
+}
+
+Walk preferred_walk(Arch arch, std::int64_t cols) noexcept {
+  if (arch == Arch::kBlackwell) {
+    // Liger-Kernel's measurement on a B200 (pull request 1271), not ours: rows of which the next
+    // power of two is at least 16384 are tiled.
+    constexpr std::uint64_t kTiledFrom = 16384;
+    return std::bit_ceil(static_cast<std::uint64_t>(cols)) >= kTiledFrom ? Walk::kTiled
+                                                                         : Walk::kRow;
+  }
+  // A tile a CTA leaves a shorter last wave than a row a CTA, and joined rows need no tails.
+  return Walk::kTiled;
+}
+
+const char* to_string(Walk walk) noexcept { return walk == Walk::kRow ? "row" : "tiled"; }
+
+}  // namespace sluice::cuda::elementwise

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// gate_mul and its gradient at the speed of memory: each thread loads its chunks of 16 bytes
+// of every input before it uses the first. Budget and measurements: docs/kernels/gate_mul.md.
+//
+// One kernel serves both walks, so their bits agree: what an element becomes depends on its inputs
+// alone, and the instructions that compute it are the same ones.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/elementwise/gate_mul.hpp"
+#include "cuda/tile/activation.cuh"
+#include "cuda/tile/pair.cuh"
+#include "math/gate.hpp"
+
+namespace sluice::cuda::elementwise {
+
+template <class ElementType, bool kIsGrad>
+struct GateMulConfig {
+  using Element = ElementType;
+  using Bits = std::conditional_t<sizeof(Element) == 4, std::uint32_t, std::uint16_t>;
+  static constexpr bool kGrad = kIsGrad;
+  static constexpr int kChunks = chunks_a_thread(kGrad);
+  static constexpr int kElems = kChunkBytes / static_cast<int>(sizeof(Element));
+  static constexpr int kInputs = kGrad ? 3 : 2;   // g, u, dh
+  static constexpr int kOutputs = kGrad ? 3 : 1;  // h, dg, du
+};
+
+// A chunk as it lies in memory.
+struct Packed {
+  std::uint32_t word[kChunkBytes / 4];
+};
+
+template <class Cfg>
+__device__ __forceinline__ void unpack(const Packed& in, float (&out)[Cfg::kElems]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(typename Cfg::Element) == 4) {
+      out[i] = __uint_as_float(in.word[i]);
+    } else {
+      const tile::Pair pair = tile::unpack<typename Cfg::Element>(in.word[i]);
+      out[2 * i] = pair.lo;
+      out[2 * i + 1] = pair.hi;
+    }
+  }
+}
+
+template <class Cfg>
+__device__ __forceinline__ Packed pack(const float (&in)[Cfg::kElems]) {
+  Packed out;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(typename Cfg::Element) == 4) {
+      out.word[i] = __float_as_uint(in[i]);
+    } else {
+      out.word[i] = tile::pack<typename Cfg::Element>({in[2 * i], in[2 * i + 1]});
+    }
+  }
+  return out;
+}
+
+// Inputs are read once: they should not push out of L2 what is written, which the next kernel
+// reads.
+__device__ __forceinline__ Packed load_whole(const char* at) {
+  const uint4 v = __ldcs(reinterpret_cast<const uint4*>(at));
+  return {v.x, v.y, v.z, v.w};
+}
+
+__device__ __forceinline__ void store_whole(char* at, const Packed& v) {
+  *reinterpret_cast<uint4*>(at) = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
+}
+
+// Element by element, those in [begin, end) alone; the others read as 0. Neighbours share lines: L1
+// serves all but the first access.
+template <class Cfg>
+__device__ __forceinline__ Packed load_part(const char* at, int begin, int end) {
+  using Bits = typename Cfg::Bits;
+  Packed out{};
+#pragma unroll
+  for (int i = 0; i < Cfg::kElems; ++i) {
+    constexpr int kAWord = 4 / static_cast<int>(sizeof(Bits));
+    const std::uint32_t bits =
+        i >= begin && i < end ? std::uint32_t{reinterpret_cast<const Bits*>(at)[i]} : 0U;
+    out.word[i / kAWord] |= bits << (32 / kAWord * (i % kAWord));
+  }
+  return out;
+}
+
+template <class Cfg>
+__device__ __forceinline__ void store_part(char* at, int begin, int end, const Packed& v) {
+  using Bits = typename Cfg::Bits;
+#pragma unroll
+  for (int i = 0; i < Cfg::kElems; ++i) {
+    constexpr int kAWord = 4 / static_cast<int>(sizeof(Bits));
+    if (i >= begin && i < end) {
+      reinterpret_cast<Bits*>(at)[i] =
+          static_cast<Bits>(v.word[i / kAWord] >> (32 / kAWord * (i % kAWord)));
+    }
+  }
+}
+
+// out: h forward; h, dg, du backward.
+template <class Cfg>
+__device__ __forceinline__ void compute(const Gate& gate, const Packed (&in)[Cfg::kInputs],
+                                        Packed (&out)[Cfg::kOutputs]) {
+  float g[Cfg::kElems], u[Cfg::kElems], h[Cfg::kElems];
+  unpack<Cfg>(in[0], g);
+  unpack<Cfg>(in[1], u);
+  if constexpr (Cfg::kGrad) {
+    float dh[Cfg::kElems];
+    unpack<Cfg>(in[2], dh);
+#pragma unroll
+    for (int i = 0; i < Cfg::kElems; ++i) {
+      const auto grad = math::gate_mul_grad(gate, g[i], u[i], dh[i]);
+      h[i] = grad.h;
+      g[i] = grad.dg;
+      u[i] = grad.du;
+    }
+    out[1] = pack<Cfg>(g);
+    out[2] = pack<Cfg>(u);
+  } else {
+#pragma unroll
+    for (int i = 0; i < Cfg::kElems; ++i) h[i] = math::gate_mul(gate, g[i], u[i]);
+  }
+  out[0] = pack<Cfg>(h);
+}
+
+// The addresses of one row in every operand, in the order of compute()'s arrays.
+template <class Cfg>
+struct RowPointers {
+  const char* in[Cfg::kInputs];
+  char* out[Cfg::kOutputs];  // out[0], h, may be null in the gradient
+
+  __device__ __forceinline__ RowPointers(const GateMulParams& p, std::int64_t row) {
+    const auto at = [row](const Rows& m) { return m.base + row * m.row_stride_bytes; };
+    in[0] = at(p.g);
+    in[1] = at(p.u);
+    out[0] = p.h.base == nullptr ? nullptr : at(p.h);
+    if constexpr (Cfg::kGrad) {
+      in[2] = at(p.dh);
+      out[1] = at(p.dg);
+      out[2] = at(p.du);
+    }
+  }
+
+  __device__ __forceinline__ RowCut cut() const {
+    const auto first = reinterpret_cast<std::uintptr_t>(in[0]);
+    std::uintptr_t difference = 0;
+    for (int i = 1; i < Cfg::kInputs; ++i) {
+      difference |= first ^ reinterpret_cast<std::uintptr_t>(in[i]);
+    }
+    for (int i = 0; i < Cfg::kOutputs; ++i) {
+      const auto address = reinterpret_cast<std::uintptr_t>(out[i]);
+      if (address != 0) difference |= first ^ address;
+    }
+    return cut_row<Cfg::kElems>(first, difference);
+  }
+};
+
+// What a thread does in one round: its chunks j = threadIdx.x + c · blockDim.x.
+template <class Cfg>
+__device__ __forceinline__ void take_round(const GateMulParams& p, const RowPointers<Cfg>& at,
+                                           const RowCut& cut, const Round& round) {
+  constexpr int kElem = static_cast<int>(sizeof(typename Cfg::Element));
+  const int threads = static_cast<int>(blockDim.x);
+  const auto offset = [&](int c) {  // bytes from the row's start
+    return round.col * kElem + (static_cast<int>(threadIdx.x) + c * threads) * kChunkBytes;
+  };
+  // Elements before and up to the end of the row, counted from the chunk's start.
+  const auto begin = [&](int c) {
+    return round.begin - (static_cast<int>(threadIdx.x) + c * threads) * Cfg::kElems;
+  };
+  const auto end = [&](int c) {
+    return round.end - (static_cast<int>(threadIdx.x) + c * threads) * Cfg::kElems;
+  };
+  const auto whole = [&](int c) { return cut.alike && begin(c) <= 0 && end(c) >= Cfg::kElems; };
+  // The same for the CTA: no thread has a part of a chunk.
+  const bool inside =
+      cut.alike && round.begin == 0 && round.end == Cfg::kChunks * threads * Cfg::kElems;
+
+  Packed in[Cfg::kChunks][Cfg::kInputs];
+  Packed out[Cfg::kChunks][Cfg::kOutputs];
+  if (inside) {
+#pragma unroll
+    for (int c = 0; c < Cfg::kChunks; ++c) {
+#pragma unroll
+      for (int i = 0; i < Cfg::kInputs; ++i) in[c][i] = load_whole(at.in[i] + offset(c));
+    }
+  } else {
+#pragma unroll
+    for (int c = 0; c < Cfg::kChunks; ++c) {
+#pragma unroll
+      for (int i = 0; i < Cfg::kInputs; ++i) {
+        const char* from = at.in[i] + offset(c);
+        in[c][i] = whole(c) ? load_whole(from) : load_part<Cfg>(from, begin(c), end(c));
+      }
+    }
+  }
+  tile::with_gate(p.gate, p.plain_gate, [&](const Gate& gate) {
+#pragma unroll
+    for (int c = 0; c < Cfg::kChunks; ++c) compute<Cfg>(gate, in[c], out[c]);
+  });
+#pragma unroll
+  for (int c = 0; c < Cfg::kChunks; ++c) {
+#pragma unroll
+    for (int i = 0; i < Cfg::kOutputs; ++i) {
+      if (Cfg::kGrad && i == 0 && at.out[0] == nullptr) continue;
+      char* to = at.out[i] + offset(c);
+      if (inside || whole(c)) {
+        store_whole(to, out[c][i]);
+      } else {
+        store_part<Cfg>(to, begin(c), end(c), out[c][i]);
+      }
+    }
+  }
+}
+
+template <class Cfg>
+__global__ void __launch_bounds__(kMaxThreads, Cfg::kGrad ? 5 : 4)
+    gate_chunks(const __grid_constant__ GateMulParams p) {
+  const int count = Cfg::kChunks * static_cast<int>(blockDim.x);
+  for (std::int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {
+    const RowPointers<Cfg> at(p, row);
+    const RowCut cut = at.cut();
+    const std::int64_t chunks = chunks_of<Cfg::kElems>(cut, p.cols);
+    for (std::int64_t first = std::int64_t{blockIdx.x} * count; first < chunks;
+         first += std::int64_t{gridDim.x} * count) {
+      take_round<Cfg>(p, at, cut, round_at<Cfg::kElems>(cut, first, count, p.cols));
+    }
+  }
+}
+
+}  // namespace sluice::cuda::elementwise

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the streaming gate kernel takes, and its launch as the host sees it.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/elementwise/chunks.hpp"
+#include "cuda/launch.hpp"
+#include "sluice/types.hpp"
+
+namespace sluice::cuda::elementwise {
+
+/// A matrix with contiguous columns. A null base is an absent operand.
+struct Rows {
+  char* base = nullptr;
+  std::int64_t row_stride_bytes = 0;  // 0: one row, repeated
+};
+
+/// h from g and u; with `dh` the gradients, and h again where it has a base.
+struct GateMulParams {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  Gate gate{};
+  bool plain_gate = false;  // all parameters but the activation are the default
+  Rows g;
+  Rows u;
+  Rows dh;
+  Rows h;
+  Rows dg;
+  Rows du;
+};
+
+Status launch_gate_mul(const Device& device, const Grid& grid, DType dtype,
+                       const GateMulParams& params, Stream stream) noexcept;
+
+}  // namespace sluice::cuda::elementwise

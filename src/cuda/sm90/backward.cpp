@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/sm90/backward.hpp"
+
+#include "cuda/simt/kernels.hpp"
+#include "cuda/tensor_map.hpp"
+#include "cuda/workspace.hpp"
+
+namespace sluice::cuda::sm90 {
+namespace {
+
+using detail::Reason;
+using detail::refuse;
+
+// [M, H] in x's type each.
+struct Scratch {
+  void* h;
+  void* dg;  // with recompute first g: the gradient is in place
+  void* du;  // likewise u
+  std::size_t bytes;
+};
+
+Scratch lay_out(const Problem& p, void* payload) {
+  PayloadCursor cursor(payload);
+  const std::int64_t bytes = p.m * p.h * size_bytes(p.x_dtype);
+  Scratch s{};
+  s.h = cursor.take(bytes);
+  s.dg = cursor.take(bytes);
+  s.du = cursor.take(bytes);
+  s.bytes = cursor.used();
+  return s;
+}
+
+// Pairs of neighbouring columns are stored at once.
+Reason grad_rows_refusal(const Problem& p, const OperandSpec& spec) {
+  if (spec.dtype != DType::kF32 && spec.dtype != p.x_dtype) {
+    return refuse("%s: is %s, wanted fp32 or %s", spec.name, to_string(spec.dtype),
+                  to_string(p.x_dtype));
+  }
+  const std::int64_t pair = 2 * size_bytes(spec.dtype);
+  const Layout& l = spec.layout;
+  if (l.row_stride_bytes % pair != 0 || l.block_stride_bytes % pair != 0) {
+    return refuse(
+        "%s: strides of rows and blocks are %lld and %lld bytes, wanted multiples of %lld",
+        spec.name, static_cast<long long>(l.row_stride_bytes),
+        static_cast<long long>(l.block_stride_bytes), static_cast<long long>(pair));
+  }
+  return {};
+}
+
+Status bias_grad(const Call& call, Operand id, const Matrix& in) {
+  const Matrix out = call.at(id);
+  if (out.spec.access == Access::kUnused || out.base == nullptr) return {};
+  const auto view = [](const Matrix& m) {
+    simt::View v;
+    v.base = static_cast<char*>(m.base);
+    v.layout = m.spec.layout;
+    v.dtype = m.spec.dtype;
+    return v;
+  };
+  simt::ColumnSumParams params;
+  params.rows = in.spec.rows;
+  params.cols = in.spec.cols;
+  params.accumulate = call.problem.accumulate_dw;
+  params.in = view(in);
+  params.out = view(out);
+  return simt::launch_column_sum(call.device, params, call.stream);
+}
+
+Tiling best_gate_up(const Call& call) {
+  const Problem& p = call.problem;
+  Tiling best[1];
+  static_cast<void>(ranked({p.m, 2 * p.h, p.d, GemmKind::kGateUp, call.device.sm_count}, best));
+  return best[0];
+}
+
+}  // namespace
+
+Reason mlp_grad_refusal(const Problem& p) noexcept {
+  const auto specs = operand_specs(p);
+  const auto spec = [&](Operand id) -> const OperandSpec& {
+    return specs[static_cast<std::size_t>(id)];
+  };
+  // dx reads the weights as two plain matrices.
+  for (const Operand id : {Operand::kWGate, Operand::kDx}) {
+    if (const Reason reason = matrix_view_refusal(spec(id)); !reason.empty()) return reason;
+  }
+  for (const Operand id : {Operand::kDwGate, Operand::kDwDown}) {
+    if (const Reason reason = grad_rows_refusal(p, spec(id)); !reason.empty()) return reason;
+  }
+  return p.recompute ? pair_view_refusal(spec(Operand::kWGate)) : Reason{};
+}
+
+std::size_t mlp_grad_payload_bytes(const Problem& p) noexcept { return lay_out(p, nullptr).bytes; }
+
+Status mlp_grad(const Call& call, const Tiling& grad_tiling, const Tiling& product,
+                void* payload) noexcept {
+  const Problem& p = call.problem;
+  const Scratch s = lay_out(p, payload);
+  const Matrix dg = call.dense(Operand::kDg, s.dg);
+  const Matrix du = call.dense(Operand::kDu, s.du);
+  const Matrix dw_down = call.at(Operand::kDwDown);
+  Matrix h = call.dense(Operand::kH, s.h);
+  if (p.recompute) {
+    SLUICE_TRY(gate_up(call, best_gate_up(call), h, dg, du));
+    SLUICE_TRY(gate_up_grad(call, grad_tiling, dg, du, dg, du, Matrix{h.spec, nullptr}));
+  } else {
+    if (dw_down.base == nullptr) h.base = nullptr;
+    SLUICE_TRY(
+        gate_up_grad(call, grad_tiling, call.at(Operand::kG), call.at(Operand::kU), dg, du, h));
+  }
+  if (call.operands.dx != nullptr) SLUICE_TRY(input_grad(call, product, dg, du));
+  const Matrix x = call.at(Operand::kX);
+  const Matrix dy = call.at(Operand::kDy);
+  struct Product {
+    const Matrix& left;
+    const Matrix& right;
+    Matrix out;
+  };
+  for (const Product& one : {Product{dg, x, call.at(Operand::kDwGate)},
+                             Product{du, x, call.at(Operand::kDwUp)}, Product{dy, h, dw_down}}) {
+    if (one.out.base == nullptr) continue;
+    SLUICE_TRY(weight_grad(call, product, one.left, one.right, one.out));
+  }
+  SLUICE_TRY(bias_grad(call, Operand::kDbGate, dg));
+  SLUICE_TRY(bias_grad(call, Operand::kDbUp, du));
+  return bias_grad(call, Operand::kDbDown, dy);
+}
+
+}  // namespace sluice::cuda::sm90

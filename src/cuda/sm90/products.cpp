@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/sm90/products.hpp"
+
+#include "cuda/sm90/gemm.hpp"
+#include "cuda/tensor_map.hpp"
+
+namespace sluice::cuda::sm90 {
+namespace {
+
+// The map of a matrix by boxes of 64 columns (128-byte swizzle) or 32 (64-byte).
+Status encode_boxes(const Matrix& matrix, const Box& box, CUtensorMap& out) {
+  const auto view = make_matrix_view(matrix.spec, matrix.base, box.cols, box.rows);
+  if (!view) return view.error();
+  const auto swizzle = box.cols == 64 ? TensorSwizzle::kSwizzle128 : TensorSwizzle::kSwizzle64;
+  const auto map = encode(*view, matrix.base, swizzle);
+  if (!map) return map.error();
+  out = *map;
+  return {};
+}
+
+// The A operand: x, h or dy.
+constexpr Box kInputBox{kTileK, kTileM};
+
+GemmParams params_of(const Call& call, std::int64_t n, std::int64_t k) {
+  GemmParams params{};
+  params.m = static_cast<int>(call.problem.m);
+  params.n = static_cast<int>(n);
+  params.k = static_cast<int>(k);
+  params.weights_static = call.problem.weights_static ? 1 : 0;
+  params.gate = call.problem.gate;
+  return params;
+}
+
+GemmLaunch launch_of(const Call& call, const Tiling& tiling, bool programmatic) {
+  return {tiling,       call.problem.x_dtype, call.device.ordinal, call.device.sm_count,
+          programmatic, call.stream};
+}
+
+// A B operand with k along its rows: each CTA of a cluster brings its share of them.
+Box column_box(const Tiling& tiling) { return {kColumnBox, kTileK / tiling.cluster}; }
+
+}  // namespace
+
+Matrix Call::at(Operand id) const noexcept {
+  return {specs[static_cast<std::size_t>(id)], const_cast<void*>(address(operands, id))};
+}
+
+Matrix Call::dense(Operand id, void* base) const noexcept {
+  Matrix matrix{specs[static_cast<std::size_t>(id)], base};
+  matrix.spec.layout = {.row_stride_bytes = matrix.spec.cols * size_bytes(matrix.spec.dtype)};
+  return matrix;
+}
+
+Status gate_up(const Call& call, const Tiling& tiling, const Matrix& h, const Matrix& g,
+               const Matrix& u) noexcept {
+  const Problem& p = call.problem;
+  GemmParams params = params_of(call, p.h, p.d);
+  SLUICE_TRY(encode_boxes(call.at(Operand::kX), kInputBox, params.x));
+  const Box box = out_box(tiling, GemmKind::kGateUp);
+  SLUICE_TRY(encode_boxes(h, box, params.out));
+  if (g.base != nullptr) {
+    params.save = 1;
+    SLUICE_TRY(encode_boxes(g, box, params.g));
+    SLUICE_TRY(encode_boxes(u, box, params.u));
+  }
+  const Matrix w_gate = call.at(Operand::kWGate);
+  const Matrix w_up = call.at(Operand::kWUp);
+  const auto pair = make_pair_view(w_gate.spec, w_gate.base, w_up.base, kTileK,
+                                   tiling.tile_n / 16 / tiling.cluster);
+  if (!pair) return pair.error();
+  const auto w =
+      encode(pair->view, pair->up_first ? w_up.base : w_gate.base, TensorSwizzle::kSwizzle128);
+  if (!w) return w.error();
+  params.w = *w;
+  params.pair = {pair->view.rank, static_cast<int>(pair->groups_a_block), pair->groups_a_copy};
+  params.up_first = pair->up_first ? 1 : 0;
+  if (p.bias_gate_up) {
+    params.bias0 = call.operands.b_gate;
+    params.bias1 = call.operands.b_up;
+  }
+  return launch_gate_up(launch_of(call, tiling, false), params);
+}
+
+Status down(const Call& call, const Tiling& tiling, const Matrix& h, bool programmatic) noexcept {
+  const Problem& p = call.problem;
+  GemmParams params = params_of(call, p.d, p.h);
+  SLUICE_TRY(encode_boxes(h, kInputBox, params.x));
+  SLUICE_TRY(
+      encode_boxes(call.at(Operand::kWDown), {kTileK, tiling.tile_n / tiling.cluster}, params.w));
+  SLUICE_TRY(encode_boxes(call.at(Operand::kY), out_box(tiling, GemmKind::kDown), params.out));
+  if (p.bias_down) params.bias0 = call.operands.b_down;
+  if (p.residual == Residual::kOperand) {
+    const Matrix residual = call.at(Operand::kResidual);
+    params.residual = residual.base;
+    params.residual_row_bytes = residual.spec.layout.row_stride_bytes;
+  }
+  return launch_down(launch_of(call, tiling, programmatic), params);
+}
+
+Status gate_up_grad(const Call& call, const Tiling& tiling, const Matrix& g, const Matrix& u,
+                    const Matrix& dg, const Matrix& du, const Matrix& h) noexcept {
+  GemmParams params = params_of(call, call.problem.h, call.problem.d);
+  SLUICE_TRY(encode_boxes(call.at(Operand::kDy), kInputBox, params.x));
+  // W_down [D, H] is the B operand as it lies, one row of k after the other.
+  SLUICE_TRY(encode_boxes(call.at(Operand::kWDown), column_box(tiling), params.w));
+  const Box box = out_box(tiling, GemmKind::kGateUpGrad);
+  SLUICE_TRY(encode_boxes(g, box, params.g));
+  SLUICE_TRY(encode_boxes(u, box, params.u));
+  SLUICE_TRY(encode_boxes(dg, box, params.dg));
+  SLUICE_TRY(encode_boxes(du, box, params.du));
+  if (h.base != nullptr) {
+    params.writes_h = 1;
+    SLUICE_TRY(encode_boxes(h, box, params.out));
+  }
+  return launch_gate_up_grad(launch_of(call, tiling, false), params);
+}
+
+Status input_grad(const Call& call, const Tiling& tiling, const Matrix& dg,
+                  const Matrix& du) noexcept {
+  GemmParams params = params_of(call, call.problem.d, call.problem.h);
+  SLUICE_TRY(encode_boxes(dg, kInputBox, params.x));
+  SLUICE_TRY(encode_boxes(du, kInputBox, params.x2));
+  SLUICE_TRY(encode_boxes(call.at(Operand::kWGate), column_box(tiling), params.w));
+  SLUICE_TRY(encode_boxes(call.at(Operand::kWUp), column_box(tiling), params.w2));
+  SLUICE_TRY(
+      encode_boxes(call.at(Operand::kDx), out_box(tiling, GemmKind::kInputGrad), params.out));
+  return launch_input_grad(launch_of(call, tiling, false), params);
+}
+
+Status weight_grad(const Call& call, const Tiling& tiling, const Matrix& left, const Matrix& right,
+                   const Matrix& out) noexcept {
+  GemmParams params = params_of(call, out.spec.cols, call.problem.m);
+  params.m = static_cast<int>(out.spec.rows);
+  params.weights_static = 0;  // no operand is a weight
+  SLUICE_TRY(encode_boxes(left, {kColumnBox, kTileK}, params.x));
+  SLUICE_TRY(encode_boxes(right, column_box(tiling), params.w));
+  const Layout& layout = out.spec.layout;
+  params.grad = {.base = static_cast<char*>(out.base),
+                 .row_stride_bytes = layout.row_stride_bytes,
+                 .block_rows = layout.block_rows,
+                 .block_stride_bytes = layout.block_stride_bytes,
+                 .fp32 = out.spec.dtype == DType::kF32 ? 1 : 0,
+                 .accumulate = call.problem.accumulate_dw ? 1 : 0};
+  return launch_weight_grad(launch_of(call, tiling, false), params);
+}
+
+}  // namespace sluice::cuda::sm90

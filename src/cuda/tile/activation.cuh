@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gate's run-time switch, taken once outside a loop over elements: inside it the activation is
+// a compile-time constant.
+#pragma once
+
+#include <type_traits>
+
+#include "math/gate.hpp"
+
+namespace sluice::cuda::tile {
+
+/// Calls f with the activation as a compile-time constant.
+template <class F>
+__device__ __forceinline__ void with_activation(Activation activation, const F& f) {
+  switch (activation) {
+    case Activation::kSilu:
+      f(std::integral_constant<Activation, Activation::kSilu>{});
+      break;
+    case Activation::kGeluTanh:
+      f(std::integral_constant<Activation, Activation::kGeluTanh>{});
+      break;
+    case Activation::kGeluErf:
+      f(std::integral_constant<Activation, Activation::kGeluErf>{});
+      break;
+    case Activation::kRelu:
+      f(std::integral_constant<Activation, Activation::kRelu>{});
+      break;
+    case Activation::kSigmoid:
+      f(std::integral_constant<Activation, Activation::kSigmoid>{});
+      break;
+    case Activation::kIdentity:
+      f(std::integral_constant<Activation, Activation::kIdentity>{});
+      break;
+  }
+}
+
+/// Calls f with the gate: its activation constant, and with `plain` (every other parameter is the
+/// default) those too, so that clamps and multiplications by 1 cost nothing.
+template <class F>
+__device__ __forceinline__ void with_gate(const Gate& gate, bool plain, const F& f) {
+  with_activation(gate.activation, [&](auto activation) {
+    if (plain) {
+      Gate defaults;
+      defaults.activation = activation;
+      f(defaults);
+    } else {
+      Gate general = gate;
+      general.activation = activation;
+      f(general);
+    }
+  });
+}
+
+}  // namespace sluice::cuda::tile
