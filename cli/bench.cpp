@@ -6,9 +6,8 @@
 
 #include <memory>
 
-#include "cli/cli.hpp"
+#include "cli/work.hpp"
 #include "harness/checkpoint_bench.hpp"
-#include "harness/models.hpp"
 #include "harness/provenance.hpp"
 
 namespace sluice::cli {
@@ -17,66 +16,12 @@ namespace {
 using nlohmann::ordered_json;
 
 struct Arguments {
-  std::vector<std::string> cases;
-  std::string file;
-  std::vector<std::string> models;
-  std::string checkpoint;
-  std::vector<std::int64_t> tokens = {1, 16, 128, 512};
-  std::string dtype;
-  int tp = 1;
+  WorkArguments work;
   int layers = 0;
   std::string pass = "fwd";
   bool quick = false;
   std::string json;
 };
-
-// One case to run, and what its rows say of the model.
-struct Job {
-  harness::Case test_case;
-  std::optional<std::string> model;
-  int tp = 1;
-};
-
-Status add_text_jobs(const Arguments& args, std::vector<Job>& jobs) {
-  std::vector<std::string> texts = args.cases;
-  if (!args.file.empty()) {
-    const auto lines = read_problem_file(args.file);
-    if (!lines) return lines.error();
-    texts.insert(texts.end(), lines->begin(), lines->end());
-  }
-  for (const std::string& text : texts) {
-    const auto parsed = harness::parse_case(text + (args.dtype.empty() ? "" : ":" + args.dtype));
-    if (!parsed) {
-      return make_error(ErrorCode::kInvalidArgument, "%s: %s", text.c_str(),
-                        parsed.error().message);
-    }
-    jobs.push_back({*parsed, std::nullopt, 1});
-  }
-  return {};
-}
-
-Status add_model_jobs(const Arguments& args, std::vector<Job>& jobs) {
-  const std::string dtype = args.dtype.empty() ? "bf16" : args.dtype;
-  for (const std::string& name : args.models) {
-    const auto model = harness::find_model(name);
-    if (!model) return model.error();
-    if (std::find(model->tp.begin(), model->tp.end(), args.tp) == model->tp.end()) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "tp: got %d, wanted one that fits %s (see `sluice list models`)", args.tp,
-                        model->name.c_str());
-    }
-    for (const std::int64_t m : args.tokens) {
-      // With tensor parallelism the down bias is added once, by the engine, after the sum.
-      const auto parsed = harness::parse_case(
-          fmt::format("{}x{}x{}:{}:{}:{}{}{}", m, model->d, model->h / args.tp, dtype, model->gate,
-                      model->layout, model->bias ? ":bias" : "",
-                      model->bias && args.tp == 1 ? ":bias_down" : ""));
-      if (!parsed) return parsed.error();
-      jobs.push_back({*parsed, model->name, args.tp});
-    }
-  }
-  return {};
-}
 
 std::string tera(const std::optional<double>& value, const char* unit) {
   return value ? fmt::format("{:.4g} {}", *value, unit) : std::string("unknown");
@@ -169,13 +114,13 @@ Status bench_jobs(const std::vector<Job>& jobs, harness::Rig& rig,
 Status bench_layers(const Arguments& args, harness::Rig& rig, const harness::Ceilings& ceilings,
                     const harness::BenchOptions& options, bool quiet, Progress& progress,
                     Findings& found) {
-  const auto checkpoint = harness::open_checkpoint(args.checkpoint);
+  const auto checkpoint = harness::open_checkpoint(args.work.checkpoint);
   if (!checkpoint) return checkpoint.error();
   if (!quiet && checkpoint->assumed_gate) {
     fmt::print(stderr, "sluice: {}: names no activation, silu assumed\n", checkpoint->name);
   }
   harness::CheckpointOptions layered{options, args.layers};
-  for (const std::int64_t m : args.tokens) {
+  for (const std::int64_t m : args.work.tokens()) {
     const auto result = harness::bench_checkpoint(*checkpoint, m, rig, ceilings, layered);
     if (!result) return result.error();
     progress.clear();
@@ -193,9 +138,10 @@ Status bench_layers(const Arguments& args, harness::Rig& rig, const harness::Cei
   return {};
 }
 
-Expected<harness::BenchOptions> bench_options(const Arguments& args, const Context& context) {
+harness::BenchOptions bench_options(const Arguments& args, const Context& context,
+                                    const Scheduler* scheduler) {
   harness::BenchOptions options;
-  options.plan = context.options();
+  options.plan = context.options(scheduler);
   if (args.pass == "bwd") {
     options.pass = harness::Pass::kBackward;
   } else if (args.pass == "full") {
@@ -217,32 +163,32 @@ Expected<harness::BenchOptions> bench_options(const Arguments& args, const Conte
 }
 
 int bench(const Arguments& args, const Context& context) {
-  std::vector<Job> jobs;
-  if (const Status s = add_text_jobs(args, jobs); !s) return fail(s.error());
-  if (const Status s = add_model_jobs(args, jobs); !s) return fail(s.error());
-  if (jobs.empty() == args.checkpoint.empty()) {
+  const auto jobs = jobs_of(args.work);
+  if (!jobs) return fail(jobs.error());
+  if (jobs->empty() == args.work.checkpoint.empty()) {
     return fail(kUsage, "bench: wanted cases, --file or --model, or else --checkpoint");
   }
-  if (!args.checkpoint.empty() && args.pass != "fwd") {
+  if (!args.work.checkpoint.empty() && args.pass != "fwd") {
     return fail(kUsage, "bench: --checkpoint has pass fwd alone");
   }
   // Found out now, not after minutes of measuring.
   if (const Status s = harness::check_writable(args.json); !s) return fail(s.error());
   const auto rig = harness::open_rig(context.device);
   if (!rig) return fail_device(rig.error(), context.device);
-  auto options = bench_options(args, context);
-  if (!options) return fail(options.error());
+  const auto scheduler = open_scheduler(context, (*rig)->device());
+  if (!scheduler) return fail(scheduler.error());
+  harness::BenchOptions options = bench_options(args, context, scheduler->get());
   Progress progress(context.quiet);
-  options->progress = [&](const std::string& text) { progress.show(text); };
+  options.progress = [&](const std::string& text) { progress.show(text); };
 
   progress.show("measuring ceilings");
   const auto ceilings = harness::measure_ceilings(**rig, {context.threads, args.quick});
   if (!ceilings) return fail(ceilings.error());
   Findings found;
   const Status status =
-      args.checkpoint.empty()
-          ? bench_jobs(jobs, **rig, *ceilings, *options, progress, found)
-          : bench_layers(args, **rig, *ceilings, *options, context.quiet, progress, found);
+      args.work.checkpoint.empty()
+          ? bench_jobs(*jobs, **rig, *ceilings, options, progress, found)
+          : bench_layers(args, **rig, *ceilings, options, context.quiet, progress, found);
   progress.clear();
   if (!status) return fail(status.error());
   if (!context.quiet && found.unsettled > 0) {
@@ -279,20 +225,7 @@ void add_bench(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand(
       "bench", "Time problems, model presets or a checkpoint against their baselines");
   const auto args = std::make_shared<Arguments>();
-  verb->add_option("case", args->cases, "Problems, such as 128x4096x14336:bf16:silu");
-  verb->add_option("--file", args->file, "Problems from a file, one a line, # for comments");
-  verb->add_option("--model", args->models, "Model presets (see `sluice list models`)")
-      ->delimiter(',');
-  verb->add_option("--checkpoint", args->checkpoint,
-                   "All MLPs of a safetensors file, an index.json or a folder that holds one");
-  verb->add_option("--tokens", args->tokens, "M, for --model and --checkpoint")
-      ->delimiter(',')
-      ->check(at_least(1))
-      ->capture_default_str();
-  verb->add_option("--dtype", args->dtype, "bf16, fp16, fp32 or x/w/y, added to every problem");
-  verb->add_option("--tp", args->tp, "Tensor-parallel size of --model: H is divided by it")
-      ->check(at_least(1))
-      ->capture_default_str();
+  add_work_options(*verb, args->work);
   verb->add_option("--layers", args->layers,
                    "Copies of the weights to rotate over; of a checkpoint: its first layers only")
       ->check(at_least(1));

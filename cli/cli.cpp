@@ -13,9 +13,10 @@
 
 namespace sluice::cli {
 
-Options Context::options() const {
+Options Context::options(const Scheduler* scheduler) const {
   return {.variant = variant.empty() ? nullptr : variant.c_str(),
           .config = config.empty() ? nullptr : config.c_str(),
+          .tune = scheduler,
           .threads = threads};
 }
 
@@ -24,6 +25,7 @@ void read_environment(Context& context) {
   // share one context.
   if (const char* device = std::getenv("SLUICE_DEVICE")) context.device = device;
   if (const char* variant = std::getenv("SLUICE_VARIANT")) context.variant = variant;
+  if (const char* cache = std::getenv("SLUICE_TUNE_CACHE")) context.tune_cache = cache;
 }
 
 void add_device_option(CLI::App& verb, Context& context) {
@@ -37,6 +39,12 @@ void add_kernel_options(CLI::App& verb, Context& context) {
                   "Force this variant, see `sluice list variants` (SLUICE_VARIANT)");
   verb.add_option("--config", context.config, "Force this config of the variant (see explain)");
   verb.add_option("--threads", context.threads, "CPU threads; 0 for all")->check(at_least(0));
+  add_tune_cache_option(verb, context);
+}
+
+void add_tune_cache_option(CLI::App& verb, Context& context) {
+  verb.add_option("--tune-cache", context.tune_cache,
+                  "File of tuned choices, as `sluice tune` keeps them (SLUICE_TUNE_CACHE)");
 }
 
 CLI::Validator at_least(std::int64_t least) {
@@ -100,6 +108,17 @@ Expected<Device> find_device(const std::string& name) {
   if (const int ordinal = cuda_ordinal(name); ordinal >= 0) return cuda_device(ordinal);
   return make_error(ErrorCode::kInvalidArgument,
                     "device: got \"%s\", wanted auto, cpu, cuda or cuda:N", name.c_str());
+}
+
+Expected<std::unique_ptr<Scheduler>> open_scheduler(const Context& context, const Device& device) {
+  if (context.tune_cache.empty()) return std::unique_ptr<Scheduler>();
+  auto scheduler = std::make_unique<Scheduler>(device);
+  const auto loaded = scheduler->load(context.tune_cache.c_str());
+  if (!loaded) return loaded.error();
+  if (!context.quiet && !loaded->message.empty()) {
+    fmt::print(stderr, "sluice: {}\n", loaded->message);
+  }
+  return scheduler;
 }
 
 Expected<DType> parse_dtype(const std::string& name) {

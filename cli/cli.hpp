@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,13 +28,15 @@ struct Context {
   const char* const* argv = nullptr;
   bool quiet = false;
   std::string device = "auto";
-  std::string variant;  ///< empty to choose
-  std::string config;   ///< empty to choose
+  std::string variant;     ///< empty to choose
+  std::string config;      ///< empty to choose
+  std::string tune_cache;  ///< empty for none
   int threads = 0;
   int exit_code = kOk;
 
-  /// The library's options; the views live as long as this context.
-  [[nodiscard]] Options options() const;
+  /// The library's options; the views live as long as this context and the scheduler, which may be
+  /// null.
+  [[nodiscard]] Options options(const Scheduler* scheduler) const;
 };
 
 /// Each adds its verb to the program. The verb's callback sets context.exit_code.
@@ -42,17 +45,20 @@ void add_list(CLI::App& app, Context& context);
 void add_explain(CLI::App& app, Context& context);
 void add_verify(CLI::App& app, Context& context);
 void add_bench(CLI::App& app, Context& context);
+void add_tune(CLI::App& app, Context& context);
 void add_memory(CLI::App& app, Context& context);
 void add_report(CLI::App& app, Context& context);
 
-/// SLUICE_DEVICE and SLUICE_VARIANT, for where the options are not given. The only place of the
-/// program that reads them.
+/// SLUICE_DEVICE, SLUICE_VARIANT and SLUICE_TUNE_CACHE, for where the options are not given. The
+/// only place of the program that reads them.
 void read_environment(Context& context);
 
 /// --device.
 void add_device_option(CLI::App& verb, Context& context);
-/// --variant, --config, --threads.
+/// --variant, --config, --threads, --tune-cache.
 void add_kernel_options(CLI::App& verb, Context& context);
+/// --tune-cache.
+void add_tune_cache_option(CLI::App& verb, Context& context);
 
 /// Accepts integers from `least` on; the message says so.
 [[nodiscard]] CLI::Validator at_least(std::int64_t least);
@@ -70,6 +76,10 @@ int fail_device(const Error& error, const std::string& name);
 
 /// The device that a name of --device means, without opening it.
 Expected<Device> find_device(const std::string& name);
+
+/// A scheduler with the entries of --tune-cache, or null where none is named. What is ignored in
+/// the file is told on standard error. Errors: kInvalidArgument where the file is none.
+Expected<std::unique_ptr<Scheduler>> open_scheduler(const Context& context, const Device& device);
 
 /// "bf16", "fp16", "fp32", "fp64". Errors: kInvalidArgument.
 Expected<DType> parse_dtype(const std::string& name);

@@ -17,7 +17,9 @@ int explain_case(const std::string& text, const Context& context) {
   const auto device = find_device(context.device);
   if (!device) return fail_device(device.error(), context.device);
   const Problem& problem = parsed->problem;
-  const Options options = context.options();
+  const auto scheduler = open_scheduler(context, *device);
+  if (!scheduler) return fail(scheduler.error());
+  const Options options = context.options(scheduler->get());
   const Explanation why = explain(problem, *device, options);
 
   fmt::print("case       {}\n", harness::format_case(*parsed));
@@ -29,6 +31,7 @@ int explain_case(const std::string& text, const Context& context) {
     if (!made) return fail(made.error());
     fmt::print("chosen     {} ({}), config {}\n", made->variant_name(), to_string(why.source),
                why.config);
+    if (!why.entry.empty()) fmt::print("entry      {}\n", why.entry);
     fmt::print("workspace  {}\n", human_bytes(static_cast<double>(made->workspace_bytes)));
     if (device->backend == Backend::kCpu) fmt::print("threads    {}\n", made->threads);
     fmt::print("configs    {}\n\n",

@@ -29,6 +29,7 @@ int program(int argc, char** argv) {
   add_explain(app, context);
   add_verify(app, context);
   add_bench(app, context);
+  add_tune(app, context);
   add_memory(app, context);
   add_report(app, context);
   // CLI11 would only say that a subcommand is required.

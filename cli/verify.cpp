@@ -73,13 +73,17 @@ int verify(const Arguments& args, const Context& context) {
   const auto rig = harness::open_rig(context.device);
   if (!rig) return fail_device(rig.error(), context.device);
 
+  const auto scheduler = open_scheduler(context, (*rig)->device());
+  if (!scheduler) return fail(scheduler.error());
+  const Options options = context.options(scheduler->get());
+
   Progress progress(context.quiet);
   Tally tally;
   for (const harness::Case& c : cases) {
     Status status;
     if (args.all_variants) {
-      status = verify_all_variants(c, **rig, context.options(), progress, tally);
-    } else if (const auto one = verify_one(c, **rig, context.options(), progress, tally); !one) {
+      status = verify_all_variants(c, **rig, options, progress, tally);
+    } else if (const auto one = verify_one(c, **rig, options, progress, tally); !one) {
       status = one.error();
     }
     if (!status) {

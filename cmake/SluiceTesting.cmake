@@ -1,17 +1,18 @@
 # sluice_add_test(<name> TIER <label> SOURCES <files…> [LIBRARIES <targets…>] [ARGS <args…>]
-#                 [NO_HARNESS])
+#                 [NO_HARNESS | STATIC])
 # One GoogleTest program, one CTest entry, labelled by tier: unit, property, numerics, gpu, self, large.
 # NO_HARNESS: links the library alone; src/ stays on the include path for the scalar maths.
+# STATIC: the same with the static library, whose hidden functions can be tested.
 find_package(GTest REQUIRED)
 
 function(sluice_add_test name)
-  cmake_parse_arguments(arg "NO_HARNESS" "TIER;TIMEOUT" "SOURCES;LIBRARIES;ARGS" ${ARGN})
+  cmake_parse_arguments(arg "NO_HARNESS;STATIC" "TIER;TIMEOUT" "SOURCES;LIBRARIES;ARGS" ${ARGN})
   if(NOT arg_TIER OR NOT arg_SOURCES)
     message(FATAL_ERROR "sluice_add_test(${name}): TIER and SOURCES are required")
   endif()
   add_executable(${name} ${arg_SOURCES})
-  if(arg_NO_HARNESS)
-    target_link_libraries(${name} PRIVATE sluice::sluice)
+  if(arg_NO_HARNESS OR arg_STATIC)
+    target_link_libraries(${name} PRIVATE $<IF:$<BOOL:${arg_STATIC}>,sluice::static,sluice::sluice>)
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   else()
     target_link_libraries(${name} PRIVATE sluice_harness)

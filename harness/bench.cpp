@@ -55,18 +55,6 @@ bool is_gradient(Op op) {
   return op == Op::kGateMulGrad || op == Op::kGateUpGrad || op == Op::kMlpGrad;
 }
 
-// On a GPU a pass is one graph: several runs in it share the cost of starting it, and follow each
-// other as the layers of a model do.
-std::size_t default_copies(const Case& c, const Device& device) {
-  const std::int64_t bytes = operand_bytes(c.problem);
-  const std::size_t cold = rotation_copies(bytes, std::max(device.l2_bytes, device.l3_bytes));
-  if (device.backend == Backend::kCpu) return cold;
-  constexpr std::size_t kChain = 8;
-  const auto fitting = static_cast<std::size_t>(
-      std::max<std::int64_t>(device.memory_bytes / 4 / std::max<std::int64_t>(bytes, 1), 1));
-  return std::max(cold, std::min(kChain, fitting));
-}
-
 Expected<Part> make_part(const Case& c, Rig& rig, const BenchOptions& options) {
   Part part;
   part.test_case = c;
@@ -77,7 +65,9 @@ Expected<Part> make_part(const Case& c, Rig& rig, const BenchOptions& options) {
   if (!workspace) return workspace.error();
   part.workspace = std::move(*workspace);
 
-  const std::size_t copies = options.copies > 0 ? options.copies : default_copies(c, rig.device());
+  const std::size_t copies = options.copies > 0
+                                 ? options.copies
+                                 : timing::chain_copies(operand_bytes(c.problem), rig.device());
   for (std::size_t i = 0; i < copies; ++i) {
     if (options.progress) {
       options.progress(format_case(c) + ": filling copy " + std::to_string(i + 1) + " of " +

@@ -28,7 +28,7 @@ struct BenchOptions {
   TimerOptions timer{};
   VerifyOptions verify{};
   Pass pass = Pass::kForward;
-  std::size_t copies = 0;            ///< operand sets to rotate over; 0 for rotation_copies()
+  std::size_t copies = 0;            ///< operand sets to rotate over; 0 for chain_copies()
   std::optional<std::string> model;  ///< for the rows
   int tp = 1;                        ///< for the rows
   /// Told what is being done, for a progress line; may be empty.

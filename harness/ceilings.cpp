@@ -190,7 +190,7 @@ std::string cpu_clock() {
 Expected<Ceilings> measure_cpu(const Device& device, const CeilingOptions& options) {
   const int threads = options.threads > 0 ? options.threads : device.threads;
   const int repetitions = options.quick ? 3 : 9;
-  // Ten times the largest last-level cache that one core reaches (see kMaxRotationBytes).
+  // Ten times the largest last-level cache that one core reaches (see timing::kMaxRotationBytes).
   const std::size_t wanted = std::size_t{1} << (options.quick ? 29 : 30);
   const auto memory = static_cast<std::size_t>(std::max<std::int64_t>(device.memory_bytes, 1));
   // A thread's share is a multiple of 4 streams of 4 KiB, so that every load is aligned.

@@ -32,37 +32,6 @@ Status differs(const char* what, std::size_t layer) {
                     layer);
 }
 
-Expected<Case> case_of(const Checkpoint& checkpoint, std::int64_t m) {
-  const MlpLayer& first = checkpoint.layers.front();
-  Case c;
-  Problem& p = c.problem;
-  p.op = Op::kMlp;
-  p.m = m;
-  p.d = checkpoint.d;
-  p.h = checkpoint.h;
-  p.w_dtype = checkpoint.dtype;
-  p.x_dtype = p.y_dtype = is_block_type(checkpoint.dtype) ? DType::kBF16 : checkpoint.dtype;
-  p.gate = checkpoint.gate;
-  p.bias_gate_up = first.b_gate != nullptr;
-  p.bias_down = first.b_down != nullptr;
-  c.placement = first.merged ? Placement::kConcatenated : Placement::kSeparate;
-  SLUICE_TRY(place(c));
-  p.layout.w_gate_up = first.w_gate_up_layout;
-  p.layout.w_down = first.w_down_layout;
-  p.alignment_bytes = std::min(p.alignment_bytes, checkpoint.alignment_bytes);
-  SLUICE_TRY(validate(p));
-  for (std::size_t i = 0; i < checkpoint.layers.size(); ++i) {
-    const MlpLayer& layer = checkpoint.layers[i];
-    if ((layer.b_gate != nullptr) != p.bias_gate_up) return differs("b_gate", i).error();
-    if ((layer.b_down != nullptr) != p.bias_down) return differs("b_down", i).error();
-    if (layer.merged != first.merged || !(layer.w_gate_up_layout == p.layout.w_gate_up) ||
-        !(layer.w_down_layout == p.layout.w_down)) {
-      return differs("the layout", i).error();
-    }
-  }
-  return c;
-}
-
 // Copies `bytes` at `host` to the rig, or takes them as they lie where the rig's memory is the
 // host's.
 Expected<void*> place_on(Rig& rig, const void* host, std::int64_t bytes, Layer& layer) {
@@ -96,7 +65,7 @@ Status upload_inputs(const Case& c, Rig& rig, Layer& layer) {
 Expected<Model> load(const Checkpoint& checkpoint, std::int64_t m, Rig& rig,
                      const CheckpointOptions& options) {
   Model model;
-  const auto c = case_of(checkpoint, m);
+  const auto c = checkpoint_case(checkpoint, m);
   if (!c) return c.error();
   model.test_case = *c;
   const auto y_spec = operand_specs(c->problem)[static_cast<std::size_t>(Operand::kY)];
@@ -190,6 +159,37 @@ Expected<LayerCheck> check_layer(Rig& rig, const Model& model, std::size_t index
 }
 
 }  // namespace
+
+Expected<Case> checkpoint_case(const Checkpoint& checkpoint, std::int64_t m) {
+  const MlpLayer& first = checkpoint.layers.front();
+  Case c;
+  Problem& p = c.problem;
+  p.op = Op::kMlp;
+  p.m = m;
+  p.d = checkpoint.d;
+  p.h = checkpoint.h;
+  p.w_dtype = checkpoint.dtype;
+  p.x_dtype = p.y_dtype = is_block_type(checkpoint.dtype) ? DType::kBF16 : checkpoint.dtype;
+  p.gate = checkpoint.gate;
+  p.bias_gate_up = first.b_gate != nullptr;
+  p.bias_down = first.b_down != nullptr;
+  c.placement = first.merged ? Placement::kConcatenated : Placement::kSeparate;
+  SLUICE_TRY(place(c));
+  p.layout.w_gate_up = first.w_gate_up_layout;
+  p.layout.w_down = first.w_down_layout;
+  p.alignment_bytes = std::min(p.alignment_bytes, checkpoint.alignment_bytes);
+  SLUICE_TRY(validate(p));
+  for (std::size_t i = 0; i < checkpoint.layers.size(); ++i) {
+    const MlpLayer& layer = checkpoint.layers[i];
+    if ((layer.b_gate != nullptr) != p.bias_gate_up) return differs("b_gate", i).error();
+    if ((layer.b_down != nullptr) != p.bias_down) return differs("b_down", i).error();
+    if (layer.merged != first.merged || !(layer.w_gate_up_layout == p.layout.w_gate_up) ||
+        !(layer.w_down_layout == p.layout.w_down)) {
+      return differs("the layout", i).error();
+    }
+  }
+  return c;
+}
 
 bool CheckpointBench::passed() const noexcept {
   return std::all_of(checks.begin(), checks.end(),

@@ -33,6 +33,10 @@ struct CheckpointBench {
   [[nodiscard]] bool passed() const noexcept;
 };
 
+/// The case of one layer for m tokens: all layers are alike. Errors: kInvalidArgument where they
+/// differ in bias or layout; validate()'s.
+[[nodiscard]] Expected<Case> checkpoint_case(const Checkpoint& checkpoint, std::int64_t m);
+
 /// Runs the MLPs of all layers for m tokens: y = MLP_l(x_l), x_l = norm_l(embedding rows).
 ///
 /// Each layer's fused y is compared with the oracle on sampled rows first; where all pass, passes

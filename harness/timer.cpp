@@ -2,43 +2,14 @@
 #include "harness/timer.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 
 #include "harness/rig.hpp"
 #if defined(SLUICE_WITH_CUDA)
-#include "harness/cuda/timer.hpp"
+#include "cuda/stopwatch.hpp"
 #endif
 
 namespace sluice::harness {
 namespace {
-
-class CpuStopwatch final : public Stopwatch {
- public:
-  Expected<std::size_t> prepare(std::vector<Run> runs) override {
-    if (runs.empty()) return make_error(ErrorCode::kInvalidArgument, "timer: got an empty list");
-    lists_.push_back(std::move(runs));
-    return lists_.size() - 1;
-  }
-
-  Expected<double> time_us(std::size_t handle) override {
-    const auto start = std::chrono::steady_clock::now();
-    for (const Run& run : lists_[handle]) SLUICE_TRY(run(nullptr));
-    const auto stop = std::chrono::steady_clock::now();
-    return std::chrono::duration<double, std::micro>(stop - start).count();
-  }
-
- private:
-  std::vector<std::vector<Run>> lists_;
-};
-
-double quantile(const std::vector<double>& sorted, double q) {
-  const double at = q * static_cast<double>(sorted.size() - 1);
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, sorted.size() - 1);
-  const double part = at - static_cast<double>(low);
-  return sorted[low] + part * (sorted[high] - sorted[low]);
-}
 
 // One candidate under way.
 struct Lane {
@@ -55,37 +26,19 @@ bool settled(const Lane& lane, const TimerOptions& options) {
   if (lane.samples.size() < options.min_samples || lane.total_us < options.min_total_us) {
     return false;
   }
-  const Timing t = summarize({}, lane.samples);
+  const timing::Statistics t = timing::statistics(lane.samples);
   return t.us_noise <= options.noise * t.median_us;
 }
 
 }  // namespace
 
-std::unique_ptr<Stopwatch> make_cpu_stopwatch() { return std::make_unique<CpuStopwatch>(); }
-
 Expected<std::unique_ptr<Stopwatch>> make_stopwatch(Rig& rig) {
-  if (rig.device().backend == Backend::kCpu) return make_cpu_stopwatch();
+  if (rig.device().backend == Backend::kCpu) return timing::make_cpu_stopwatch();
 #if defined(SLUICE_WITH_CUDA)
-  return make_cuda_stopwatch(rig);
+  return cuda::make_stopwatch(rig.device().ordinal, rig.stream());
 #else
   return make_error(ErrorCode::kUnsupported, "timer: this Sluice was built without CUDA");
 #endif
-}
-
-Timing summarize(std::string name, std::vector<double> samples) {
-  Timing out;
-  out.name = std::move(name);
-  out.samples = samples.size();
-  if (samples.empty()) return out;
-  std::sort(samples.begin(), samples.end());
-  out.median_us = quantile(samples, 0.5);
-  out.p10_us = quantile(samples, 0.1);
-  out.p90_us = quantile(samples, 0.9);
-  // Of a normal distribution, p90 - p10 is 2.563 deviations and the median's standard error 1.253
-  // deviations / sqrt(n).
-  const double deviation = (out.p90_us - out.p10_us) / 2.563;
-  out.us_noise = 1.253 * deviation / std::sqrt(static_cast<double>(samples.size()));
-  return out;
 }
 
 Expected<std::vector<Timing>> time_interleaved(
@@ -135,18 +88,11 @@ Expected<std::vector<Timing>> time_interleaved(
   std::vector<Timing> out;
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     Lane& lane = lanes[i];
-    out.push_back(summarize(candidates[i].name, lane.samples));
+    out.push_back({timing::statistics(lane.samples), candidates[i].name});
     out.back().runs = lane.samples.size() * candidates[i].runs.size();
     out.back().converged = settled(lane, options);
   }
   return out;
-}
-
-std::size_t rotation_copies(std::int64_t bytes, std::int64_t cache_bytes) noexcept {
-  const std::int64_t wanted =
-      std::min(4 * std::max<std::int64_t>(cache_bytes, 0), kMaxRotationBytes);
-  const std::int64_t each = std::max<std::int64_t>(bytes, 1);
-  return static_cast<std::size_t>(std::clamp<std::int64_t>((wanted + each - 1) / each, 1, 1024));
 }
 
 }  // namespace sluice::harness

@@ -116,13 +116,14 @@ for step in "${steps[@]}"; do
       calm=()
       setarch "$(uname -m)" -R true 2> /dev/null && calm=(setarch "$(uname -m)" -R)
       # What runs threads: the engine, and everything that calls it from several.
-      targets=(--target sluice_tests_unit sluice_tests_variants sluice_tests_cpu_pool
+      targets=(--target sluice_tests_unit sluice_tests_tune sluice_tests_variants sluice_tests_cpu_pool
         sluice_tests_cpu_kernels sluice_tests_cpu_engine)
       build tsan cmake --preset tsan \
         && count_tests tsan "${calm[@]}" ctest --preset tsan "${parallel[@]}"
       ;;
     fuzz)
-      targets=(--target sluice_fuzz_corpus sluice_fuzz_safetensors sluice_fuzz_index sluice_fuzz_checkpoint)
+      targets=(--target sluice_fuzz_corpus sluice_fuzz_safetensors sluice_fuzz_index sluice_fuzz_checkpoint
+        sluice_fuzz_tune)
       build fuzz cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ \
         -DCMAKE_BUILD_TYPE=Release -DSLUICE_FUZZ=ON \
         && count_tests fuzz ctest --test-dir build/fuzz -L '^fuzz$' --no-tests=error "${parallel[@]}"

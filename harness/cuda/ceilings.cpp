@@ -10,8 +10,8 @@
 #include "harness/cuda/check.hpp"
 #include "harness/cuda/cublaslt.hpp"
 #include "harness/cuda/read_bandwidth.hpp"
-#include "harness/cuda/timer.hpp"
 #include "harness/rig.hpp"
+#include "harness/timer.hpp"
 
 namespace sluice::harness {
 namespace {
@@ -133,7 +133,7 @@ Status measure_gemm(Rig& rig, Stopwatch& stopwatch, bool quick, Ceilings& out) {
 
 Expected<Ceilings> measure_cuda_ceilings(Rig& rig, const CeilingOptions& options) {
   HARNESS_CUDA_TRY(cudaSetDevice(rig.device().ordinal));
-  auto stopwatch = make_cuda_stopwatch(rig);
+  auto stopwatch = make_stopwatch(rig);
   if (!stopwatch) return stopwatch.error();
   Ceilings out;
   SLUICE_TRY(measure_memory(rig, **stopwatch, options.quick, out));

@@ -24,14 +24,31 @@ struct Variant;
 /// Fixed-size text: names and reasons travel in plans without allocation.
 inline constexpr std::size_t kMaxName = 64;
 
+/// Where a plan's choice came from.
+enum class ChoiceSource : std::uint8_t {
+  kHeuristic = 0,     ///< the variant table's order and the variant's own first config
+  kForced = 1,        ///< Options::variant or Options::config
+  kTuneTable = 2,     ///< measured for this problem, on this device and build
+  kNearestEntry = 3,  ///< measured for a problem near this one
+  kShippedTable = 4,  ///< measured for this problem on a device of this kind; ships with Sluice
+};
+
 /// What a tuning table recommends. An empty config leaves the choice to the variant.
 struct TuneChoice {
   char variant[kMaxName]{};
   char config[kMaxName]{};
+  ChoiceSource source = ChoiceSource::kTuneTable;  ///< or kNearestEntry, or kShippedTable
+  // For explain(): what was measured, in microseconds a run; zero where it is not known.
+  std::int64_t m = 0;
+  std::int64_t d = 0;
+  std::int64_t h = 0;
+  double us = 0;
+  double untuned_us = 0;  ///< of what plan() takes without a table
 };
 
-/// Consulted by plan() before the heuristic. The scheduler's cache implements it; so may a caller.
-/// find() must be pure, thread-safe and free of device calls.
+/// Consulted by plan() before the heuristic. Scheduler (sluice/scheduler.hpp) is one; so may a
+/// caller's own be. find() must be pure, thread-safe and free of device calls. `device.threads` are
+/// those that the plan will use.
 class SLUICE_EXPORT TuneTable {
  public:
   virtual ~TuneTable();
@@ -46,9 +63,6 @@ struct Options {
   const TuneTable* tune = nullptr;  ///< null to use the heuristic alone
   int threads = 0;  ///< CPU: at most this many threads; 0 for all of Device::threads
 };
-
-/// Where a plan's choice came from.
-enum class ChoiceSource : std::uint8_t { kHeuristic = 0, kForced = 1, kTuneTable = 2 };
 
 /// A named set of kernel parameters. The payload belongs to the variant.
 struct Config {
@@ -124,6 +138,8 @@ struct Explanation {
   std::vector<Refusal> variants;  ///< in the table's order, best first
   std::string config;             ///< of the chosen variant
   ChoiceSource source = ChoiceSource::kHeuristic;
+  /// Of a tuned choice: "measured for 16x4096x14336: 82.3 us, untuned 90.1 us"; else empty.
+  std::string entry;
   std::optional<Error> error;  ///< where plan() fails
 };
 [[nodiscard]] SLUICE_EXPORT Explanation explain(const Problem& problem, const Device& device,

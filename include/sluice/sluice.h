@@ -3,7 +3,7 @@
 // form of every rule; docs/abi.md says what may change between versions.
 //
 // Rules of every function below:
-//   memory    nothing is allocated for the caller and nothing has to be freed
+//   memory    nothing is allocated for the caller and nothing has to be freed, but a scheduler
 //   errors    SLUICE_OK, or a code that is also written to *error with a message; `error` may be
 //             null. A null argument is SLUICE_INVALID_ARGUMENT, never a crash. On an error no
 //             output is written and nothing is launched, unless a function says otherwise
@@ -76,7 +76,13 @@ typedef int32_t sluice_backend;
 enum { SLUICE_CPU = 0, SLUICE_CUDA_DEVICE = 1 };
 
 typedef int32_t sluice_choice_source;
-enum { SLUICE_HEURISTIC = 0, SLUICE_FORCED = 1, SLUICE_TUNE_TABLE = 2 };
+enum {
+  SLUICE_HEURISTIC = 0,
+  SLUICE_FORCED = 1,
+  SLUICE_TUNE_TABLE = 2,     ///< measured for this problem, on this device and build
+  SLUICE_NEAREST_ENTRY = 3,  ///< measured for a problem near this one
+  SLUICE_SHIPPED_TABLE = 4   ///< measured for this problem; ships with Sluice
+};
 
 typedef int32_t sluice_access;
 enum { SLUICE_UNUSED = 0, SLUICE_READ = 1, SLUICE_WRITE = 2, SLUICE_READ_WRITE = 3 };
@@ -173,8 +179,9 @@ typedef struct sluice_tune_choice {
 } sluice_tune_choice;
 
 /// Asked by sluice_plan_init before the heuristic: non-zero with *choice filled to recommend. Pure,
-/// thread-safe, no device calls; must not throw or longjmp. The structs are the caller's own. An
-/// entry that is unknown or refuses the problem is passed over.
+/// thread-safe, no device calls; must not throw or longjmp. `problem` is the caller's own;
+/// device->threads are those that the plan will use. An entry that is unknown or refuses the
+/// problem is passed over. sluice_scheduler_find is one.
 typedef int32_t (*sluice_tune_find)(void* user, const sluice_problem* problem,
                                     const sluice_device* device, sluice_tune_choice* choice);
 
@@ -236,6 +243,36 @@ SLUICE_EXPORT const char* sluice_version(void);
 SLUICE_EXPORT const char* sluice_dtype_name(sluice_dtype dtype);
 SLUICE_EXPORT const char* sluice_op_name(sluice_op op);
 SLUICE_EXPORT const char* sluice_activation_name(sluice_activation activation);
+
+/// Measured choices for one device: sluice/scheduler.hpp. Made and freed by _create and _destroy.
+typedef struct sluice_scheduler sluice_scheduler;
+
+/// Optional wishes of tuning; all zero but struct_size is the default.
+typedef struct sluice_tune_options {
+  size_t struct_size;
+  double max_seconds;        ///< for all problems together; 0 for 60
+  int64_t max_memory_bytes;  ///< device memory for operands; 0 for a quarter of the device's
+  int32_t threads;           ///< as in sluice_options
+  int32_t again;             ///< 1: measure also what the table knows
+} sluice_tune_options;
+
+/// How many problems became what.
+typedef struct sluice_tune_report {
+  size_t struct_size;
+  int64_t measured;       ///< timed, and entered in the table
+  int64_t known;          ///< had an entry already
+  int64_t one_candidate;  ///< nothing to choose
+  int64_t no_time;        ///< max_seconds were over; the nearest entry will serve
+} sluice_tune_report;
+
+/// What was taken from a file. What was not is never used.
+typedef struct sluice_load_report {
+  size_t struct_size;
+  int64_t loaded;
+  int64_t foreign;    ///< of another device, driver or build
+  int64_t damaged;    ///< incomplete or with a wrong checksum
+  char message[320];  ///< why entries were left; empty where none were
+} sluice_load_report;
 
 /// Sets the defaults: mlp, bf16 activations and weights, fp32 weight gradients, silu, contiguous
 /// layouts, alignment 16, static weights, m = d = h = 0. Pass struct_size = sizeof(*problem).
@@ -323,6 +360,39 @@ SLUICE_EXPORT sluice_status sluice_explain(const sluice_problem* problem,
                                            const sluice_device* device,
                                            const sluice_options* options, char* buffer,
                                            size_t bytes, size_t* needed, sluice_error* error);
+
+/// Makes a scheduler for a device. Free it with sluice_scheduler_destroy, after the last plan that
+/// asks it is made; null is nothing to free. Errors: SLUICE_OUT_OF_MEMORY.
+SLUICE_EXPORT sluice_status sluice_scheduler_create(const sluice_device* device,
+                                                    sluice_scheduler** scheduler,
+                                                    sluice_error* error);
+SLUICE_EXPORT void sluice_scheduler_destroy(sluice_scheduler* scheduler);
+
+/// Times all variants and configs that take each of `count` problems and enters the fastest.
+/// Allocates operands on the device and frees them; takes max_seconds at most, and one sample.
+/// `options` and `report` may be null; struct_size is the report's. What was measured before an
+/// error stays. Errors: SLUICE_INVALID_ARGUMENT for an invalid problem or m = 0,
+/// SLUICE_UNSUPPORTED where no variant takes one, SLUICE_OUT_OF_MEMORY, SLUICE_DEVICE_ERROR.
+SLUICE_EXPORT sluice_status sluice_scheduler_tune(sluice_scheduler* scheduler,
+                                                  const sluice_problem* problems, size_t count,
+                                                  const sluice_tune_options* options,
+                                                  sluice_tune_report* report, size_t struct_size,
+                                                  sluice_error* error);
+
+/// Adds a file's entries of this device, driver and build; merges the table into a file, safe under
+/// concurrent writers. A file that is missing has no entries; one that is no tuning cache of this
+/// version is SLUICE_INVALID_ARGUMENT and left as it is. `report` may be null.
+SLUICE_EXPORT sluice_status sluice_scheduler_load(sluice_scheduler* scheduler, const char* path,
+                                                  sluice_load_report* report, size_t struct_size,
+                                                  sluice_error* error);
+SLUICE_EXPORT sluice_status sluice_scheduler_save(const sluice_scheduler* scheduler,
+                                                  const char* path, sluice_error* error);
+
+/// A sluice_tune_find: options.tune_find = sluice_scheduler_find, options.tune_user = scheduler.
+/// Less than two microseconds, no allocation.
+SLUICE_EXPORT int32_t sluice_scheduler_find(void* scheduler, const sluice_problem* problem,
+                                            const sluice_device* device,
+                                            sluice_tune_choice* choice);
 
 #ifdef __cplusplus
 }

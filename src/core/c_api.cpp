@@ -13,13 +13,17 @@
 #include "core/variant.hpp"
 #include "sluice/sluice.h"
 #include "sluice/sluice.hpp"
+#include "tune/c_scheduler.hpp"
 
 namespace sluice {
 namespace {
 
 using c_api::convert;
+using c_api::done;
+using c_api::finish;
 using c_api::invalid_null;
 using c_api::read;
+using c_api::report;
 using c_api::to_c;
 using c_api::to_cpp;
 using c_api::write;
@@ -39,35 +43,26 @@ const StoredPlan* stored(const sluice_plan* plan) {
   return plan != nullptr && plan->opaque[0] == kPlanMark ? inside : nullptr;
 }
 
-sluice_status report(const Error& failure, sluice_error* error) {
-  const auto code = static_cast<sluice_status>(failure.code);
-  if (error == nullptr) return code;
-  error->code = code;
-  error->cuda_code = failure.cuda_code;
-  std::memcpy(error->message, failure.message, sizeof(error->message));
-  return code;
-}
-
-sluice_status done(sluice_error* error) {
-  if (error != nullptr) *error = sluice_error{};
-  return SLUICE_OK;
-}
-
-sluice_status finish(const Status& status, sluice_error* error) {
-  return status ? done(error) : report(status.error(), error);
-}
-
 // The caller's callback as a TuneTable; lives for one call.
 class CallbackTable final : public TuneTable {
  public:
   CallbackTable(const sluice_options& options, const sluice_problem* problem,
                 const sluice_device* device)
       : find_(options.tune_find), user_(options.tune_user), problem_(problem), device_(device) {}
-  [[nodiscard]] std::optional<TuneChoice> find(const Problem& /*problem*/,
-                                               const Device& /*device*/) const noexcept override {
+  [[nodiscard]] std::optional<TuneChoice> find(const Problem& problem,
+                                               const Device& device) const noexcept override {
+    if (find_ == sluice_scheduler_find && user_ != nullptr) {
+      return static_cast<const sluice_scheduler*>(user_)->inside.find(problem, device);
+    }
+    sluice_device planned = *device_;
+    planned.struct_size = sizeof(planned);
+    planned.threads = device.threads;
     sluice_tune_choice choice{};
-    if (find_(user_, problem_, device_, &choice) == 0) return std::nullopt;
-    return std::bit_cast<TuneChoice>(choice);
+    if (find_(user_, problem_, &planned, &choice) == 0) return std::nullopt;
+    TuneChoice out;
+    std::memcpy(out.variant, choice.variant, sizeof(out.variant));
+    std::memcpy(out.config, choice.config, sizeof(out.config));
+    return out;
   }
 
  private:
@@ -109,7 +104,8 @@ std::string explanation_text(const Explanation& why) {
   for (const Refusal& v : why.variants) {
     text += v.variant;
     if (v.chosen) {
-      text += ": chosen, config " + why.config + " (" + to_string(why.source) + ")\n";
+      text += ": chosen, config " + why.config + " (" + to_string(why.source) +
+              (why.entry.empty() ? "" : ", " + why.entry) + ")\n";
     } else {
       text += v.reason.empty() ? ": fits, not chosen\n" : ": refused: " + v.reason + "\n";
     }

@@ -37,7 +37,9 @@ static_assert(same(SLUICE_RESIDUAL_NONE, Residual::kNone) &&
 static_assert(same(SLUICE_CPU, Backend::kCpu) && same(SLUICE_CUDA_DEVICE, Backend::kCuda));
 static_assert(same(SLUICE_HEURISTIC, ChoiceSource::kHeuristic) &&
               same(SLUICE_FORCED, ChoiceSource::kForced) &&
-              same(SLUICE_TUNE_TABLE, ChoiceSource::kTuneTable));
+              same(SLUICE_TUNE_TABLE, ChoiceSource::kTuneTable) &&
+              same(SLUICE_NEAREST_ENTRY, ChoiceSource::kNearestEntry) &&
+              same(SLUICE_SHIPPED_TABLE, ChoiceSource::kShippedTable));
 static_assert(same(SLUICE_UNUSED, Access::kUnused) && same(SLUICE_READ, Access::kRead) &&
               same(SLUICE_WRITE, Access::kWrite) && same(SLUICE_READ_WRITE, Access::kReadWrite));
 static_assert(SLUICE_OPERAND_COUNT == kOperandCount && SLUICE_MAX_NAME == kMaxName &&
@@ -52,8 +54,6 @@ static_assert(sizeof(sluice_layouts) == sizeof(Layouts) &&
 static_assert(sizeof(sluice_operands) == sizeof(std::size_t) + sizeof(Operands) &&
               offsetof(sluice_operands, db_down) ==
                   sizeof(std::size_t) + offsetof(Operands, db_down));
-static_assert(sizeof(TuneChoice) == sizeof(sluice_tune_choice) &&
-              std::is_trivially_copyable_v<TuneChoice>);
 static_assert(sizeof(sluice_error::message) == Error::kMaxMessage &&
               sizeof(sluice_device::name) == sizeof(Device::name));
 

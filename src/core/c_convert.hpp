@@ -17,6 +17,25 @@ namespace sluice::c_api {
   return make_error(ErrorCode::kInvalidArgument, "%s: got null", name);
 }
 
+// Writes an error, or that there is none, to the caller's, which may be null.
+inline sluice_status report(const Error& failure, sluice_error* error) noexcept {
+  const auto code = static_cast<sluice_status>(failure.code);
+  if (error == nullptr) return code;
+  error->code = code;
+  error->cuda_code = failure.cuda_code;
+  std::memcpy(error->message, failure.message, sizeof(error->message));
+  return code;
+}
+
+inline sluice_status done(sluice_error* error) noexcept {
+  if (error != nullptr) *error = sluice_error{};
+  return SLUICE_OK;
+}
+
+inline sluice_status finish(const Status& status, sluice_error* error) noexcept {
+  return status ? done(error) : report(status.error(), error);
+}
+
 // Reads a caller's struct of an older, equal or newer version. Members that this library does not
 // know must be zero, which every later version will define as "as before".
 template <class T>

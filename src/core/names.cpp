@@ -107,6 +107,10 @@ const char* to_string(ChoiceSource source) noexcept {
       return "forced";
     case ChoiceSource::kTuneTable:
       return "tuning table";
+    case ChoiceSource::kNearestEntry:
+      return "nearest entry";
+    case ChoiceSource::kShippedTable:
+      return "shipped table";
   }
   return "invalid source";
 }

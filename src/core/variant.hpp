@@ -35,6 +35,8 @@ struct Variant {
   /// Checked operands, m > 0. `payload` points behind the workspace header.
   Status (*launch)(const Plan&, const Operands&, void* payload, void* header,
                    Stream stream) noexcept;
+  /// Obviously right and slow: the scheduler does not time it beside others.
+  bool for_checking = false;
 };
 
 /// The most configs one variant offers for one problem.

@@ -13,8 +13,8 @@ std::size_t reference_payload_bytes(const Plan&) noexcept;
 Status reference_launch(const Plan&, const Operands&, void* payload, void* header, Stream) noexcept;
 
 inline constexpr detail::Variant kReference = {
-    "cpu.reference",   Backend::kCpu,           reference_supports,
-    reference_configs, reference_payload_bytes, reference_launch,
+    "cpu.reference",  Backend::kCpu, reference_supports, reference_configs, reference_payload_bytes,
+    reference_launch, true,
 };
 
 // simd.cpp: the threaded engine; bf16, fp16 and fp32 with fp32 accumulation.

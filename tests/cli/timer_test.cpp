@@ -46,14 +46,13 @@ TimerOptions plain() {
 }
 
 TEST(Timer, QuantilesInterpolate) {
-  const Timing t = summarize("a", {50, 10, 40, 20, 30});
-  EXPECT_EQ(t.name, "a");
+  const timing::Statistics t = timing::statistics({50, 10, 40, 20, 30});
   EXPECT_EQ(t.samples, 5U);
   EXPECT_DOUBLE_EQ(t.median_us, 30);
   EXPECT_DOUBLE_EQ(t.p10_us, 10 + 0.4 * 10);
   EXPECT_DOUBLE_EQ(t.p90_us, 40 + 0.6 * 10);
-  EXPECT_DOUBLE_EQ(summarize("", {7}).p90_us, 7);
-  EXPECT_EQ(summarize("", {}).samples, 0U);
+  EXPECT_DOUBLE_EQ(timing::statistics({7}).p90_us, 7);
+  EXPECT_EQ(timing::statistics({}).samples, 0U);
 }
 
 // The estimate must be that of the true standard error, on samples of a known distribution.
@@ -66,7 +65,7 @@ TEST(Timer, NoiseIsTheMediansStandardError) {
     samples.push_back((i + 0.5) / kSamples);
   }
   const double truth = 0.5 / std::sqrt(kSamples);
-  const double estimate = summarize("", samples).us_noise;
+  const double estimate = timing::statistics(samples).us_noise;
   // Uniform samples are not normal: p90 - p10 = 0.8, so the estimate is 1.253 * 0.8 / 2.563 of
   // 1 / sqrt(n) by its definition; the truth is half of 1 / sqrt(n).
   EXPECT_NEAR(estimate / truth, 2 * 1.253 * 0.8 / 2.563, 2.0 / kSamples);
@@ -153,7 +152,7 @@ TEST(Timer, ErrorsComeThrough) {
   ScriptedStopwatch watch({[](int) { return 1.0; }});
   EXPECT_FALSE(time_interleaved(watch, {}, plain()));
   EXPECT_FALSE(time_interleaved(watch, {{{"a", {}}}}, plain()));
-  auto cpu = make_cpu_stopwatch();
+  auto cpu = timing::make_cpu_stopwatch();
   EXPECT_FALSE(cpu->prepare({}));
   const harness::Run failing = [](Stream) -> Status {
     return make_error(ErrorCode::kDevice, "the device is on fire");
@@ -179,14 +178,14 @@ TEST(Timer, TheCpuStopwatchMeasuresTime) {
 }
 
 TEST(Timer, RotationIsFourCachesWithinReason) {
-  EXPECT_EQ(rotation_copies(1000, 1000), 4U);
-  EXPECT_EQ(rotation_copies(1001, 1000), 4U);
-  EXPECT_EQ(rotation_copies(999, 1000), 5U);
-  EXPECT_EQ(rotation_copies(1 << 20, 0), 1U);
-  EXPECT_EQ(rotation_copies(0, 1 << 20), 1024U);
+  EXPECT_EQ(timing::rotation_copies(1000, 1000), 4U);
+  EXPECT_EQ(timing::rotation_copies(1001, 1000), 4U);
+  EXPECT_EQ(timing::rotation_copies(999, 1000), 5U);
+  EXPECT_EQ(timing::rotation_copies(1 << 20, 0), 1U);
+  EXPECT_EQ(timing::rotation_copies(0, 1 << 20), 1024U);
   const std::int64_t huge = std::int64_t{1} << 40;
-  EXPECT_EQ(rotation_copies(kMaxRotationBytes / 2, huge), 2U);
-  EXPECT_EQ(rotation_copies(huge, huge), 1U);
+  EXPECT_EQ(timing::rotation_copies(timing::kMaxRotationBytes / 2, huge), 2U);
+  EXPECT_EQ(timing::rotation_copies(huge, huge), 1U);
 }
 
 }  // namespace

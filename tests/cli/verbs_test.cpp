@@ -29,13 +29,13 @@ void expect_error(const Outcome& outcome, int code, const std::string& text) {
 TEST(Program, HelpNamesTheVerbs) {
   const Outcome help = sluice({"--help"});
   EXPECT_EQ(help.code, 0);
-  for (const char* verb : {"info", "list", "explain", "verify", "bench", "memory", "report"}) {
+  for (const char* verb :
+       {"info", "list", "explain", "verify", "bench", "tune", "memory", "report"}) {
     EXPECT_THAT(help.out, HasSubstr(std::string("\n  ") + verb + " "));
     const Outcome own = sluice({verb, "--help"});
     EXPECT_EQ(own.code, 0) << verb;
     EXPECT_THAT(own.out, HasSubstr("--help")) << verb;
   }
-  EXPECT_THAT(help.out, Not(HasSubstr("tune")));
 }
 
 TEST(Program, VersionIsTheLibrarys) {
@@ -46,7 +46,7 @@ TEST(Program, VersionIsTheLibrarys) {
 
 TEST(Program, UsageErrorsAreTwo) {
   EXPECT_EQ(sluice({}).code, 2);
-  expect_error(sluice({"tune"}), 2, "no verb \"tune\"");
+  expect_error(sluice({"purr"}), 2, "no verb \"purr\"");
   EXPECT_EQ(sluice({"info", "--no-such-option"}).code, 2);
   EXPECT_EQ(sluice({"explain"}).code, 2);
   EXPECT_EQ(sluice({"list"}).code, 2);

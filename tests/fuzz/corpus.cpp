@@ -68,6 +68,12 @@ bool write_all(const fs::path& root) {
     good &= write(folder, "blocks",
                   seed(blocks().bytes(R"("__metadata__":{"mlp_weight_blocks":"q4_0"})")));
   }
+  const std::string problem =
+      "\tmlp 16x64x96 bf16/bf16/bf16/bf16 silu threads=2 norm=0 flags=8 adds=0 blocks=0/0 align=16 "
+      "layout=0123456789abcdef\tcpu.simd\tcpu.simd.avx2\t82300 120 90100";
+  good &=
+      write(root / "tune", "lines", "cpu A\t-\t0.1.0" + problem + "\ncuda B\td\t0.1.0" + problem);
+  good &= write(root / "tune", "raw", "rsluice tune 1\n");
   const fs::path index = root / "index";
   good &=
       write(index, "one", R"({"metadata":{"total_size":8},"weight_map":{"a":"b.safetensors"}})");

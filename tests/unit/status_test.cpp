@@ -85,7 +85,7 @@ TEST(Names, EveryEnumeratorHasItsOwnAndOthersSayInvalid) {
   expect_distinct_names<Backend>(2);
   expect_distinct_names<Arch>(6);
   expect_distinct_names<SimdTarget>(kSimdTargetCount);
-  expect_distinct_names<ChoiceSource>(3);
+  expect_distinct_names<ChoiceSource>(5);
   Problem p;
   p.m = 128;
   p.d = 4096;

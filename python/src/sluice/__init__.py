@@ -4,6 +4,9 @@
 ==========================  =======================================================================
 ``info, plan, explain``     what the library finds here and chooses for a problem (``capi``)
 ``Gate``                    the activation and its parameters (``gate``)
+``sluice.ops``              the operators on Torch tensors
+``sluice.nn.GatedMLP``      the MLP as a Torch module
+``patch(model)``            a Hugging Face model's MLPs computed by Sluice (``patching``)
 ``python -m sluice``        the command line; ``python -m sluice doctor`` checks the installation
 ``sluice.checkpoint``       a real model's MLPs as a checkpoint for the benches
 ``sluice.report``           a page drawn from results files
@@ -20,15 +23,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sluice.capi import DeviceInfo, Info, PlanInfo, SluiceError, explain, info, plan
     from sluice.gate import Gate
+    from sluice.patching import Patched, patch
 
 _HOMES = {
     "DeviceInfo": "sluice.capi",
     "Gate": "sluice.gate",
     "Info": "sluice.capi",
+    "Patched": "sluice.patching",
     "PlanInfo": "sluice.capi",
     "SluiceError": "sluice.capi",
     "explain": "sluice.capi",
     "info": "sluice.capi",
+    "patch": "sluice.patching",
     "plan": "sluice.capi",
 }
 
@@ -36,10 +42,12 @@ __all__ = [
     "DeviceInfo",
     "Gate",
     "Info",
+    "Patched",
     "PlanInfo",
     "SluiceError",
     "explain",
     "info",
+    "patch",
     "plan",
 ]
 

@@ -28,7 +28,7 @@ OPS = ("gate_up", "down", "mlp", "gate_mul", "gate_mul_grad", "gate_up_grad", "m
 BACKENDS = ("cpu", "cuda")
 ARCHS = ("none", "turing", "ampere", "ada", "hopper", "blackwell")
 SIMD_TARGETS = ("emulated", "avx2", "avx512")
-SOURCES = ("heuristic", "forced", "tune_table")
+SOURCES = ("heuristic", "forced", "tune_table", "nearest_entry", "shipped_table")
 _CODES = ("ok", "invalid argument", "unsupported", "out of memory", "device error", "internal")
 
 

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "harness/cuda/timer.hpp"
+#include "cuda/stopwatch.hpp"
+
+#include <cuda_runtime_api.h>
 
 #include <vector>
 
-#include "harness/cuda/check.hpp"
-#include "harness/rig.hpp"
+#include "cuda/status.hpp"
 
-namespace sluice::harness {
+namespace sluice::cuda {
 namespace {
 
-class CudaStopwatch final : public Stopwatch {
+class CudaStopwatch final : public timing::Stopwatch {
  public:
-  explicit CudaStopwatch(Rig& rig) : stream_(static_cast<cudaStream_t>(rig.stream())) {}
+  explicit CudaStopwatch(cudaStream_t stream) : stream_(stream) {}
   ~CudaStopwatch() override {
     for (cudaGraphExec_t graph : graphs_) static_cast<void>(cudaGraphExecDestroy(graph));
     if (start_ != nullptr) static_cast<void>(cudaEventDestroy(start_));
@@ -19,20 +20,20 @@ class CudaStopwatch final : public Stopwatch {
   }
 
   Status open() {
-    HARNESS_CUDA_TRY(cudaEventCreate(&start_));
-    HARNESS_CUDA_TRY(cudaEventCreate(&stop_));
+    SLUICE_CUDA_TRY(cudaEventCreate(&start_));
+    SLUICE_CUDA_TRY(cudaEventCreate(&stop_));
     return {};
   }
 
-  Expected<std::size_t> prepare(std::vector<Run> runs) override {
+  Expected<std::size_t> prepare(std::vector<timing::Run> runs) override {
     if (runs.empty()) return make_error(ErrorCode::kInvalidArgument, "timer: got an empty list");
     // Once outside the capture: modules load and attributes are set lazily, and an error has a
     // better message here.
     SLUICE_TRY(runs.front()(stream_));
-    HARNESS_CUDA_TRY(cudaStreamSynchronize(stream_));
-    HARNESS_CUDA_TRY(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    SLUICE_CUDA_TRY(cudaStreamSynchronize(stream_));
+    SLUICE_CUDA_TRY(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     Status failed;
-    for (const Run& run : runs) {
+    for (const timing::Run& run : runs) {
       failed = run(stream_);
       if (!failed) break;
     }
@@ -48,18 +49,18 @@ class CudaStopwatch final : public Stopwatch {
     const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
     static_cast<void>(cudaGraphDestroy(graph));
     if (made != cudaSuccess) return cuda_error(made, "cudaGraphInstantiate");
-    HARNESS_CUDA_TRY(cudaGraphUpload(exec, stream_));
+    SLUICE_CUDA_TRY(cudaGraphUpload(exec, stream_));
     graphs_.push_back(exec);
     return graphs_.size() - 1;
   }
 
   Expected<double> time_us(std::size_t handle) override {
-    HARNESS_CUDA_TRY(cudaEventRecord(start_, stream_));
-    HARNESS_CUDA_TRY(cudaGraphLaunch(graphs_[handle], stream_));
-    HARNESS_CUDA_TRY(cudaEventRecord(stop_, stream_));
-    HARNESS_CUDA_TRY(cudaEventSynchronize(stop_));
+    SLUICE_CUDA_TRY(cudaEventRecord(start_, stream_));
+    SLUICE_CUDA_TRY(cudaGraphLaunch(graphs_[handle], stream_));
+    SLUICE_CUDA_TRY(cudaEventRecord(stop_, stream_));
+    SLUICE_CUDA_TRY(cudaEventSynchronize(stop_));
     float milliseconds = 0;
-    HARNESS_CUDA_TRY(cudaEventElapsedTime(&milliseconds, start_, stop_));
+    SLUICE_CUDA_TRY(cudaEventElapsedTime(&milliseconds, start_, stop_));
     return static_cast<double>(milliseconds) * 1e3;
   }
 
@@ -72,11 +73,11 @@ class CudaStopwatch final : public Stopwatch {
 
 }  // namespace
 
-Expected<std::unique_ptr<Stopwatch>> make_cuda_stopwatch(Rig& rig) {
-  HARNESS_CUDA_TRY(cudaSetDevice(rig.device().ordinal));
-  auto stopwatch = std::make_unique<CudaStopwatch>(rig);
+Expected<std::unique_ptr<timing::Stopwatch>> make_stopwatch(int ordinal, Stream stream) {
+  SLUICE_CUDA_TRY(cudaSetDevice(ordinal));
+  auto stopwatch = std::make_unique<CudaStopwatch>(static_cast<cudaStream_t>(stream));
   SLUICE_TRY(stopwatch->open());
-  return std::unique_ptr<Stopwatch>(std::move(stopwatch));
+  return std::unique_ptr<timing::Stopwatch>(std::move(stopwatch));
 }
 
-}  // namespace sluice::harness
+}  // namespace sluice::cuda

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/work.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "harness/models.hpp"
+
+namespace sluice::cli {
+namespace {
+
+// "16" or "1-64"; nothing where it is neither. At most 65536 counts: a typing error, not a wish.
+std::optional<std::pair<std::int64_t, std::int64_t>> parse_range(const std::string& word) {
+  constexpr std::int64_t kMost = 65536;
+  std::pair<std::int64_t, std::int64_t> range{0, 0};
+  const char* const stop = word.data() + word.size();
+  auto read = std::from_chars(word.data(), stop, range.first);
+  range.second = range.first;
+  if (read.ec == std::errc{} && read.ptr != stop && *read.ptr == '-') {
+    read = std::from_chars(read.ptr + 1, stop, range.second);
+  }
+  const bool whole = read.ec == std::errc{} && read.ptr == stop;
+  if (!whole || range.first < 1 || range.second < range.first) return std::nullopt;
+  if (range.second - range.first >= kMost) return std::nullopt;
+  return range;
+}
+
+CLI::Validator token_range() {
+  return CLI::Validator(
+      [](std::string& word) -> std::string {
+        if (parse_range(word)) return "";
+        return fmt::format("got {}, wanted an integer of at least 1, or a range such as 1-64",
+                           word);
+      },
+      "N or N-N");
+}
+
+Status add_text_jobs(const WorkArguments& args, std::vector<Job>& jobs) {
+  std::vector<std::string> texts = args.cases;
+  if (!args.file.empty()) {
+    const auto lines = read_problem_file(args.file);
+    if (!lines) return lines.error();
+    texts.insert(texts.end(), lines->begin(), lines->end());
+  }
+  for (const std::string& text : texts) {
+    const auto parsed = harness::parse_case(text + (args.dtype.empty() ? "" : ":" + args.dtype));
+    if (!parsed) {
+      return make_error(ErrorCode::kInvalidArgument, "%s: %s", text.c_str(),
+                        parsed.error().message);
+    }
+    jobs.push_back({*parsed, std::nullopt, 1});
+  }
+  return {};
+}
+
+Status add_model_jobs(const WorkArguments& args, std::vector<Job>& jobs) {
+  const std::string dtype = args.dtype.empty() ? "bf16" : args.dtype;
+  for (const std::string& name : args.models) {
+    const auto model = harness::find_model(name);
+    if (!model) return model.error();
+    if (std::find(model->tp.begin(), model->tp.end(), args.tp) == model->tp.end()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "tp: got %d, wanted one that fits %s (see `sluice list models`)", args.tp,
+                        model->name.c_str());
+    }
+    for (const std::int64_t m : args.tokens()) {
+      // With tensor parallelism the down bias is added once, by the engine, after the sum.
+      const auto parsed = harness::parse_case(
+          fmt::format("{}x{}x{}:{}:{}:{}{}{}", m, model->d, model->h / args.tp, dtype, model->gate,
+                      model->layout, model->bias ? ":bias" : "",
+                      model->bias && args.tp == 1 ? ":bias_down" : ""));
+      if (!parsed) return parsed.error();
+      jobs.push_back({*parsed, model->name, args.tp});
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::int64_t> WorkArguments::tokens() const {
+  std::vector<std::int64_t> out;
+  for (const std::string& word : token_words) {
+    const auto range = parse_range(word).value_or(std::pair<std::int64_t, std::int64_t>{1, 0});
+    for (std::int64_t m = range.first; m <= range.second; ++m) out.push_back(m);
+  }
+  return out;
+}
+
+void add_work_options(CLI::App& verb, WorkArguments& args) {
+  verb.add_option("case", args.cases, "Problems, such as 128x4096x14336:bf16:silu");
+  verb.add_option("--file", args.file, "Problems from a file, one a line, # for comments");
+  verb.add_option("--model", args.models, "Model presets (see `sluice list models`)")
+      ->delimiter(',');
+  verb.add_option("--checkpoint", args.checkpoint,
+                  "All MLPs of a safetensors file, an index.json or a folder that holds one");
+  verb.add_option("--tokens", args.token_words,
+                  "M, for --model and --checkpoint; also ranges: 1-64,128")
+      ->delimiter(',')
+      ->check(token_range())
+      ->capture_default_str();
+  verb.add_option("--dtype", args.dtype, "bf16, fp16, fp32 or x/w/y, added to every problem");
+  verb.add_option("--tp", args.tp, "Tensor-parallel size of --model: H is divided by it")
+      ->check(at_least(1))
+      ->capture_default_str();
+}
+
+Expected<std::vector<Job>> jobs_of(const WorkArguments& args) {
+  std::vector<Job> jobs;
+  SLUICE_TRY(add_text_jobs(args, jobs));
+  SLUICE_TRY(add_model_jobs(args, jobs));
+  return jobs;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stopwatch of a GPU: a list of runs captured in one graph, timed between two events.
+#pragma once
+
+#include <memory>
+
+#include "timing/timing.hpp"
+
+namespace sluice::cuda {
+
+/// Captures each list on `stream` of device `ordinal` and replays it: launch costs of the host are
+/// not in the time. The stream must not be the default one and must outlive the stopwatch. Leaves
+/// `ordinal` the current device. Errors: kDevice.
+[[nodiscard]] Expected<std::unique_ptr<timing::Stopwatch>> make_stopwatch(int ordinal,
+                                                                          Stream stream);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sluice/scheduler.hpp"
+
+#include <mutex>
+#include <shared_mutex>
+
+#include "tune/file.hpp"
+#include "tune/lines.hpp"
+#include "tune/shipped.hpp"
+#include "tune/tuner.hpp"
+
+namespace sluice {
+
+using tune::Entry;
+using tune::Line;
+using tune::ProblemKey;
+using tune::Table;
+
+struct Scheduler::State {
+  explicit State(const Device& of)
+      : device(of),
+        device_text(tune::device_text(of)),
+        driver_text(tune::driver_text(of)),
+        build_text(tune::build_text()) {
+    tune::for_each_shipped(
+        [&](std::string_view text) { tune::add_shipped(text, device, shipped); });
+  }
+
+  // Was the line measured on this device, driver and build?
+  [[nodiscard]] bool is_own(const Line& line) const {
+    return line.device == device_text && line.driver == driver_text && line.build == build_text;
+  }
+
+  const Device device;
+  const std::string device_text;
+  const std::string driver_text;
+  const std::string build_text;
+  Table shipped;  // never changes
+  Table own;      // measured and loaded; under `mutex`
+  mutable std::shared_mutex mutex;
+  std::mutex tuning;  // one tune() at a time: two would time each other
+};
+
+Scheduler::Scheduler(const Device& device) : state_(std::make_unique<State>(device)) {}
+Scheduler::~Scheduler() = default;
+
+Expected<std::vector<TuneOutcome>> Scheduler::tune(std::span<const Problem> problems,
+                                                   const TuneOptions& options) {
+  const std::lock_guard alone(state_->tuning);
+  auto bench = tune::open_bench(state_->device, options.max_memory_bytes);
+  if (!bench) return bench.error();
+  Table before;
+  {
+    const std::shared_lock reading(state_->mutex);
+    before = state_->own;
+  }
+  return tune::tune_all(
+      problems, state_->device, options, **bench,
+      [&](const ProblemKey& key) { return before.exact(key); },
+      [&](const Entry& entry) {
+        const std::unique_lock writing(state_->mutex);
+        state_->own.add({&entry, 1});
+      });
+}
+
+Expected<LoadReport> Scheduler::load(const char* path) {
+  if (path == nullptr) return make_error(ErrorCode::kInvalidArgument, "path: got null");
+  const auto text = tune::read_file(path);
+  if (!text) return text.error();
+  LoadReport report;
+  if (!*text) {
+    report.message = std::string(path) + ": no such file";
+    return report;
+  }
+  SLUICE_TRY(tune::check_header(**text, path));
+  std::vector<Entry> entries;
+  tune::for_each_line(**text, [&](std::string_view line_text) {
+    const auto line = tune::parse_line(line_text);
+    if (!line) {
+      ++report.damaged;
+    } else if (!state_->is_own(*line)) {
+      ++report.foreign;
+    } else {
+      entries.push_back(line->entry);
+    }
+  });
+  report.loaded = entries.size();
+  if (report.foreign > 0) {
+    report.message = std::to_string(report.foreign) + " of another device, driver or build";
+  }
+  if (report.damaged > 0) {
+    report.message +=
+        (report.message.empty() ? "" : ", ") + std::to_string(report.damaged) + " damaged";
+  }
+  if (!report.message.empty()) {
+    report.message = std::string(path) + ": entries ignored: " + report.message;
+  }
+  const std::unique_lock writing(state_->mutex);
+  state_->own.add(entries);
+  return report;
+}
+
+Status Scheduler::save(const char* path) const {
+  if (path == nullptr) return make_error(ErrorCode::kInvalidArgument, "path: got null");
+  Table own;
+  {
+    const std::shared_lock reading(state_->mutex);
+    own = state_->own;
+  }
+  return tune::replace_file(path, [&](std::string_view old) -> Expected<std::string> {
+    SLUICE_TRY(tune::check_header(old, path));
+    std::string text(tune::kHeader);
+    tune::for_each_line(old, [&](std::string_view line_text) {
+      const auto line = tune::parse_line(line_text);
+      if (!line || (state_->is_own(*line) && own.exact(line->entry.key) != nullptr)) return;
+      text.append(line_text).push_back('\n');
+    });
+    for (const Entry& entry : own.entries()) {
+      text +=
+          tune::print_line({state_->device_text, state_->driver_text, state_->build_text, entry});
+    }
+    return text;
+  });
+}
+
+std::size_t Scheduler::size() const noexcept {
+  const std::shared_lock reading(state_->mutex);
+  return state_->own.entries().size();
+}
+
+std::optional<TuneChoice> Scheduler::find(const Problem& problem,
+                                          const Device& device) const noexcept {
+  if (problem.m < 1 || !tune::same_device(device, state_->device)) return std::nullopt;
+  const ProblemKey key = tune::key_of(problem, device);
+  const std::shared_lock reading(state_->mutex);
+  if (const Entry* entry = state_->own.exact(key)) {
+    return tune::choice_of(*entry, ChoiceSource::kTuneTable);
+  }
+  if (const Entry* entry = state_->shipped.exact(key)) {
+    return tune::choice_of(*entry, ChoiceSource::kShippedTable);
+  }
+  for (const Table* table : {&state_->own, &state_->shipped}) {
+    if (const Entry* entry = table->nearest(key)) {
+      return tune::choice_of(*entry, ChoiceSource::kNearestEntry);
+    }
+  }
+  return std::nullopt;
+}
+
+const char* to_string(TuneState state) noexcept {
+  switch (state) {
+    case TuneState::kMeasured:
+      return "measured";
+    case TuneState::kKnown:
+      return "known";
+    case TuneState::kOneCandidate:
+      return "one candidate";
+    case TuneState::kNoTime:
+      return "no time";
+  }
+  return "invalid state";
+}
+
+}  // namespace sluice

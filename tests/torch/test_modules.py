@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``GatedMLP`` and ``sluice.patch``, against the modules that they stand in for."""
+
+import copy
+import unittest
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+from transformers.models.gemma2 import Gemma2Config
+from transformers.models.gemma3 import Gemma3TextConfig
+from transformers.models.llama import LlamaConfig, modeling_llama
+from transformers.models.mistral import MistralConfig
+from transformers.models.phi3 import Phi3Config, modeling_phi3
+from transformers.models.qwen2 import Qwen2Config
+from transformers.models.qwen3 import Qwen3Config
+from transformers.models.smollm3 import SmolLM3Config
+
+import sluice
+from sluice.nn import GatedMLP
+from sluice.patching import ACTIVATIONS, FAMILIES
+
+SMALL = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16,
+    "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+CONFIGS = {
+    "LlamaMLP": (LlamaConfig, {"mlp_bias": True}, "silu"),
+    "Qwen2MLP": (Qwen2Config, {}, "silu"),
+    "Qwen3MLP": (Qwen3Config, {}, "silu"),
+    "MistralMLP": (MistralConfig, {}, "silu"),
+    "Gemma2MLP": (Gemma2Config, {}, "gelu_tanh"),
+    "Gemma3MLP": (Gemma3TextConfig, {}, "gelu_tanh"),
+    "Phi3MLP": (Phi3Config, {"rope_scaling": None}, "silu"),
+    "SmolLM3MLP": (SmolLM3Config, {"mlp_bias": True}, "silu"),
+}
+TOKENS = torch.tensor([[5, 9, 33, 7, 60], [3, 3, 8, 21, 1]])
+
+
+def small_model(kind: str = "LlamaMLP", **more: object) -> nn.Module:
+    config, own, _ = CONFIGS[kind]
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config(**{**SMALL, **own, **more})).eval()
+
+
+def mlps(model: nn.Module) -> list[nn.Module]:
+    return [m for m in model.modules() if type(m).__qualname__ in CONFIGS]
+
+
+def randomise(model: nn.Module) -> nn.Module:
+    """Weights large enough for an error of the MLPs to reach the logits, biases included."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(std=parameter.shape[1] ** -0.5)
+            elif parameter.numel() == 48:
+                parameter.normal_(std=0.5)
+    return model
+
+
+class Module(unittest.TestCase):
+    def test_state_dicts_go_in_and_out_unchanged(self) -> None:
+        llama = modeling_llama.LlamaMLP(LlamaConfig(**{**SMALL, "mlp_bias": True}))
+        phi = modeling_phi3.Phi3MLP(Phi3Config(**{**SMALL, "rope_scaling": None}))
+        x = torch.randn(2, 5, 32)
+        for theirs, options in ((llama, {"bias": True}), (phi, {"merged": True})):
+            ours = GatedMLP(32, 48, **options)
+            ours.load_state_dict(theirs.state_dict())
+            self.assertEqual(list(ours.state_dict()), list(theirs.state_dict()))
+            torch.testing.assert_close(ours(x), theirs(x))
+            torch.testing.assert_close(ours(x, residual=x), theirs(x) + x)
+            torch.testing.assert_close(
+                ours(x.transpose(0, 1)), theirs(x.transpose(0, 1))
+            )
+
+    def test_gradients_equal_the_eager_modules_both_ways(self) -> None:
+        phi = modeling_phi3.Phi3MLP(Phi3Config(**{**SMALL, "rope_scaling": None}))
+        x = torch.randn(2, 5, 32)
+        phi(x).square().sum().backward()
+        for recompute in (False, True):
+            ours = GatedMLP(32, 48, merged=True, recompute=recompute)
+            ours.load_state_dict(phi.state_dict())
+            ours(x).square().sum().backward()
+            for got, expected in zip(ours.parameters(), phi.parameters()):
+                torch.testing.assert_close(got.grad, expected.grad)
+
+    def test_an_activation_that_does_not_exist_is_refused(self) -> None:
+        with self.assertRaisesRegex(ValueError, "^activation: got 'swish'"):
+            GatedMLP(8, 8, gate="swish")
+
+
+class Patch(unittest.TestCase):
+    def test_every_family_gives_its_own_logits(self) -> None:
+        for kind, (_, _, activation) in CONFIGS.items():
+            model = randomise(small_model(kind))
+            with self.subTest(kind), torch.no_grad():
+                expected = model(TOKENS).logits
+                result = sluice.patch(model)
+                self.assertEqual(list(result.patched.values()), [kind, kind], result)
+                self.assertEqual(result.left, {})
+                self.assertEqual(mlps(model)[0]._sluice.gate.activation, activation)
+                torch.testing.assert_close(model(TOKENS).logits, expected)
+                # It is Sluice that computed it: with the wrong gate the logits move.
+                settings = mlps(model)[0]._sluice
+                object.__setattr__(settings, "gate", sluice.Gate("relu", up_offset=1.0))
+                self.assertFalse(torch.allclose(model(TOKENS).logits, expected))
+                result.undo()
+                self.assertTrue(torch.equal(model(TOKENS).logits, expected))
+                self.assertNotIn("forward", mlps(model)[0].__dict__)
+
+    def test_the_list_names_classes_and_activations_that_exist(self) -> None:
+        for name in (*FAMILIES, *ACTIVATIONS):
+            module, _, attribute = name.rpartition(".")
+            imported = __import__(module, fromlist=[attribute])
+            self.assertTrue(isinstance(getattr(imported, attribute), type), name)
+
+    def test_training_a_patched_model_takes_the_same_step(self) -> None:
+        models = [randomise(small_model()).train() for _ in range(2)]
+        sluice.patch(models[1])
+        for model in models:
+            model(TOKENS, labels=TOKENS).loss.backward()
+        for (name, expected), got in zip(models[0].named_parameters(), models[1].parameters()):
+            torch.testing.assert_close(got.grad, expected.grad, msg=lambda m: f"{name}: {m}")
+
+    def left(self, change: Callable[[nn.Module], object], expected: str) -> None:
+        """``change`` makes the first MLP ineligible: it is left with the reason, the other not;
+        and when it comes after patching, the module computes as before."""
+        model = randomise(small_model())
+        change(mlps(model)[0])
+        with torch.no_grad():
+            reference = model(TOKENS).logits
+        result = sluice.patch(model)
+        self.assertEqual(len(result.patched), 1, result)
+        self.assertRegex(result.left["model.layers.0.mlp"], expected)
+        self.assertRegex(str(result), "1 of 2 MLPs patched\nleft model.layers.0.mlp: " + expected)
+        later = randomise(small_model())
+        sluice.patch(later)
+        change(mlps(later)[0])
+        with torch.no_grad():
+            torch.testing.assert_close(model(TOKENS).logits, reference)
+            torch.testing.assert_close(later(TOKENS).logits, reference)
+
+    def test_an_adapter_is_left_alone(self) -> None:
+        class Adapter(nn.Linear):
+            """As PEFT's: a projection that adds something of its own."""
+
+            def forward(self, x: Tensor) -> Tensor:
+                return super().forward(x) + 1
+
+        def adapt(mlp: nn.Module) -> None:
+            adapter = Adapter(32, 48)
+            adapter.load_state_dict(mlp.gate_proj.state_dict())
+            mlp.gate_proj = adapter
+
+        self.left(adapt, "gate_proj is .*Adapter, not torch.nn.Linear")
+
+    def test_hooks_and_replaced_forwards_are_left_alone(self) -> None:
+        def double(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+            return 2 * output
+
+        def replace(mlp: nn.Module) -> None:
+            old = mlp.down_proj.forward
+            mlp.down_proj.forward = lambda x: 3 * old(x)
+
+        self.left(lambda mlp: mlp.up_proj.register_forward_hook(double), "up_proj has hooks")
+        self.left(replace, r"down_proj\.forward was replaced")
+
+    def test_other_tensors_than_dense_parameters_are_left_alone(self) -> None:
+        class Sharded(nn.Parameter):
+            """As a DTensor: a parameter that is not all there."""
+
+        def shard(mlp: nn.Module) -> None:
+            mlp.up_proj.weight = Sharded(mlp.up_proj.weight.detach())
+
+        self.left(shard, "up_proj.weight is .*Sharded, not a dense parameter")
+
+    def test_activations_and_classes_that_are_not_known_are_left_alone(self) -> None:
+        model = small_model(hidden_act="mish")
+        result = sluice.patch(model)
+        self.assertEqual(len(result.patched), 0)
+        self.assertRegex(str(result), "activation transformers.*MishActivation is not known")
+
+        class OwnMLP(modeling_llama.LlamaMLP):
+            def forward(self, x: Tensor) -> Tensor:
+                return super().forward(x) * 2
+
+        layer = nn.Sequential(OwnMLP(LlamaConfig(**SMALL)))
+        self.assertRegex(sluice.patch(layer).left["0"], "OwnMLP is not on the list")
+
+    def test_patching_twice_is_told_and_undone_once(self) -> None:
+        model = small_model()
+        first, second = sluice.patch(model), sluice.patch(model)
+        self.assertEqual(set(second.left.values()), {"patched already"})
+        second.undo()
+        self.assertIn("forward", mlps(model)[0].__dict__)
+        first.undo()
+        first.undo()
+        self.assertEqual(len(sluice.patch(model).patched), 2)
+
+    def test_autocast_and_other_types_compute_as_before(self) -> None:
+        model = randomise(small_model())
+        mlp, x = mlps(model)[0], torch.randn(3, 32)
+        expected = mlp(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            cast = mlp(x)
+        sluice.patch(model)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            self.assertTrue(torch.equal(mlp(x), cast))
+        torch.testing.assert_close(mlp(x), expected)
+        with self.assertRaises(RuntimeError):  # nn.Linear's own
+            mlp(x.bfloat16())
+
+    def test_copies_are_patched_too_and_independent(self) -> None:
+        model = randomise(small_model())
+        sluice.patch(model)
+        twin = copy.deepcopy(model)
+        self.assertIs(mlps(twin)[0].forward.__self__, mlps(twin)[0])
+        with torch.no_grad():
+            self.assertTrue(torch.equal(twin(TOKENS).logits, model(TOKENS).logits))
+            mlps(twin)[0].down_proj.weight.zero_()
+            self.assertFalse(torch.equal(twin(TOKENS).logits, model(TOKENS).logits))
+
+    def test_a_patched_mlp_compiles_without_a_break(self) -> None:
+        model = randomise(small_model())
+        mlp, x = mlps(model)[0], torch.randn(3, 32)
+        expected = mlp(x)
+        sluice.patch(model)
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(mlp, fullgraph=True)(x), expected)
+
+
+if __name__ == "__main__":
+    unittest.main()

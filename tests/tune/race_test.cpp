@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stop rule on samples of known distributions: who wins, who leaves when, and that noise alone
+// changes nothing.
+#include "tune/race.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/unit/expect_error.hpp"
+
+namespace sluice::tune {
+namespace {
+
+// Candidates with a true time each, and normal noise as a share of it.
+class Field {
+ public:
+  Field(std::vector<double> true_us, double noise, unsigned seed = 1)
+      : true_us_(std::move(true_us)), noise_(noise), random_(seed), taken(true_us_.size()) {}
+
+  Sample sample() {
+    return [this](std::size_t i) -> Expected<double> {
+      ++taken[i];
+      order.push_back(i);
+      std::normal_distribution<double> draw(1.0, noise_);
+      return true_us_[i] * draw(random_) * factor(order.size() - 1);
+    };
+  }
+  [[nodiscard]] RaceResult run(const RaceOptions& options = {}) {
+    return race(true_us_.size(), sample(), options).value();
+  }
+
+ private:
+  std::vector<double> true_us_;
+  double noise_;
+  std::mt19937 random_;
+
+ public:
+  std::vector<int> taken;          // samples of each
+  std::vector<std::size_t> order;  // who was sampled when
+  std::function<double(std::size_t)> factor = [](std::size_t) { return 1.0; };
+};
+
+TEST(Race, TheFastestWinsAndTheRestLeave) {
+  Field field({100, 90, 120, 500}, 0.002);
+  const RaceResult result = field.run();
+  EXPECT_EQ(result.winner, 1U);
+  EXPECT_TRUE(result.settled && result.finished);
+  EXPECT_EQ(result.lanes[3].state, LaneState::kHopeless);
+  EXPECT_EQ(field.taken[3], 2);
+  EXPECT_EQ(result.lanes[2].state, LaneState::kBeaten);
+  EXPECT_EQ(result.lanes[0].state, LaneState::kBeaten);
+  EXPECT_EQ(result.lanes[1].state, LaneState::kAlive);
+  const RaceOptions defaults;
+  EXPECT_EQ(field.taken[2], static_cast<int>(defaults.min_samples) + 1);
+  // Five samples of deviation 0.2 % have a median within 1 % of the truth (more than ten errors).
+  EXPECT_NEAR(result.lanes[1].time.median_us, 90, 0.9);
+}
+
+TEST(Race, OneCandidateIsMeasuredAllTheSame) {
+  Field field({10}, 0.01);
+  const RaceResult result = field.run();
+  EXPECT_EQ(result.winner, 0U);
+  EXPECT_EQ(result.lanes[0].time.samples, 3U);
+}
+
+// Equal candidates: leaving the first must be rare. With two rivals and a threshold of two standard
+// errors a fair draw leaves it in 2 · 2.3 % of the races; looking at five samples and more allows
+// for twice that.
+TEST(Race, NoiseAloneRarelyLeavesTheFirst) {
+  int left = 0;
+  constexpr unsigned kRaces = 500;
+  for (unsigned seed = 0; seed < kRaces; ++seed) {
+    left += Field({100, 100, 100}, 0.01, seed).run().winner == 0 ? 0 : 1;
+  }
+  EXPECT_LE(left, kRaces * 4 * 0.023);
+}
+
+// What is chosen is never slower than the first by more than the noise: two deviations here.
+TEST(Race, NeverLosesByMoreThanNoise) {
+  constexpr double kNoise = 0.01;
+  const std::vector<double> truth = {100, 100 * (1 + 2 * kNoise), 104, 99};
+  int best = 0;
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    const RaceResult result = Field(truth, kNoise, seed).run();
+    EXPECT_LE(truth[result.winner], 100) << seed;
+    best += result.winner == 3 ? 1 : 0;
+  }
+  EXPECT_GT(best, 0) << "a candidate faster by 1 % is found at times";
+}
+
+TEST(Race, AnAdvantageBeyondTheNoiseIsFound) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    EXPECT_EQ(Field({100, 105, 95}, 0.01, seed).run().winner, 2U) << seed;
+  }
+}
+
+// An advantage below RaceOptions::noise is not worth leaving, however well it is known.
+TEST(Race, TinyAdvantagesAreNotTaken) {
+  EXPECT_EQ(Field({100, 99.7}, 0).run().winner, 0U);
+  EXPECT_EQ(Field({100, 99.0}, 0).run().winner, 1U);
+}
+
+TEST(Race, OneInterruptionDoesNoHarm) {
+  Field field({100, 90}, 0.001);
+  field.factor = [](std::size_t i) { return i == 1 ? 50.0 : 1.0; };  // the winner's first sample
+  EXPECT_EQ(field.run().winner, 1U);
+  Field later({100, 90}, 0.001);
+  later.factor = [](std::size_t i) { return i == 5 ? 50.0 : 1.0; };
+  EXPECT_EQ(later.run().winner, 1U);
+}
+
+// A machine that becomes slower by half during the race slows all alike.
+TEST(Race, DriftHitsAllAlike) {
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    Field field({100, 95, 103}, 0.005, seed);
+    field.factor = [](std::size_t i) { return 1 + 0.5 * static_cast<double>(i) / 60; };
+    EXPECT_NE(field.run().winner, 2U) << seed;
+  }
+}
+
+TEST(Race, TheOrderRotates) {
+  Field field({10, 10, 10}, 0);
+  static_cast<void>(field.run({.min_samples = 3}));
+  ASSERT_GE(field.order.size(), 12U);
+  EXPECT_EQ(std::vector(field.order.begin(), field.order.begin() + 12),
+            (std::vector<std::size_t>{0, 1, 2, 0, 1, 2, 1, 2, 0, 2, 0, 1}));
+}
+
+TEST(Race, NoiseThatNeverSettlesEndsAtTheMostSamples) {
+  Field field({100, 100}, 0.3);
+  const RaceResult result = field.run({.max_samples = 20, .budget_us = 1e9});
+  EXPECT_FALSE(result.settled);
+  EXPECT_TRUE(result.finished);
+  EXPECT_LE(field.taken[0], 21);
+}
+
+TEST(Race, TheBudgetLeavesThreeRounds) {
+  Field field({100, 100}, 0.1);
+  const RaceResult result = field.run({.budget_us = 1});
+  EXPECT_FALSE(result.settled);
+  EXPECT_TRUE(result.finished);
+  EXPECT_EQ(result.lanes[0].time.samples, 3U);
+}
+
+TEST(Race, TheDeadlineEndsIt) {
+  Field field({100, 100}, 0);
+  const RaceResult result = field.run({.deadline_us = 350});
+  EXPECT_FALSE(result.finished);
+  EXPECT_EQ(field.taken[0] + field.taken[1], 4) << "no sample begins after the deadline";
+  Field late({100, 100}, 0.1);
+  EXPECT_TRUE(late.run({.deadline_us = 1000}).finished) << "three rounds are a result";
+}
+
+TEST(Race, WarmsUpTheFirst) {
+  Field field({100, 100}, 0);
+  const RaceResult result = field.run({.warm_up_us = 1000});
+  EXPECT_EQ(result.winner, 0U);
+  EXPECT_EQ(field.taken[0], field.taken[1] + 10);
+}
+
+TEST(Race, AClockThatStandsStillEnds) {
+  const auto nothing = [](std::size_t) -> Expected<double> { return 0.0; };
+  EXPECT_EQ(race(2, nothing, {.warm_up_us = 1}).value().winner, 0U);
+}
+
+TEST(Race, ErrorsComeThrough) {
+  const auto failing = [](std::size_t i) -> Expected<double> {
+    if (i == 1) return make_error(ErrorCode::kDevice, "the device is on fire");
+    return 1.0;
+  };
+  EXPECT_TRUE(test::fails(race(2, failing, {}), ErrorCode::kDevice, "on fire"));
+}
+
+}  // namespace
+}  // namespace sluice::tune

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writers of one cache at once: threads, processes, one that is killed, one that holds the lock.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "problems.hpp"
+#include "sluice/scheduler.hpp"
+#include "tests/unit/expect_error.hpp"
+#include "tune/file.hpp"
+
+namespace sluice::tune {
+namespace {
+
+using tests::content_of;
+using tests::entry_of;
+using tests::Folder;
+using tests::line_of;
+using tests::mlp;
+
+// Saves entries for `count` token counts from `first` on, each by a scheduler of its own.
+bool save_entries(const std::string& path, std::int64_t first, std::int64_t count) {
+  const Device cpu = cpu_device();
+  for (std::int64_t m = first; m < first + count; ++m) {
+    const Folder folder;
+    Scheduler scheduler(cpu);
+    const std::string own = folder.write(
+        "own", std::string(kHeader) + line_of(entry_of(mlp(m), cpu, "cpu.simd", "c"), cpu));
+    if (!scheduler.load(own.c_str()) || !scheduler.save(path.c_str())) return false;
+  }
+  return true;
+}
+
+// All entries from 1 to `count` are there, and no line is damaged.
+void expect_entries(const std::string& path, std::int64_t count) {
+  Scheduler scheduler(cpu_device());
+  const auto report = scheduler.load(path.c_str());
+  ASSERT_TRUE(test::succeeds(report));
+  EXPECT_EQ(report->damaged, 0U);
+  EXPECT_EQ(report->loaded, static_cast<std::size_t>(count));
+}
+
+TEST(Writers, ThreadsLoseNothing) {
+  const Folder folder;
+  const std::string path = folder.path("cache");
+  constexpr std::int64_t kThreads = 8;
+  constexpr std::int64_t kEach = 8;
+  std::atomic<bool> done{false};
+  // A reader sees a whole file at any time.
+  std::thread reader([&] {
+    while (!done) {
+      Scheduler scheduler(cpu_device());
+      const auto report = scheduler.load(path.c_str());
+      ASSERT_TRUE(test::succeeds(report));
+      EXPECT_EQ(report->damaged, 0U);
+    }
+  });
+  std::vector<std::thread> writers;
+  for (std::int64_t i = 0; i < kThreads; ++i) {
+    writers.emplace_back([&, i] { EXPECT_TRUE(save_entries(path, 1 + i * kEach, kEach)); });
+  }
+  for (std::thread& writer : writers) writer.join();
+  done = true;
+  reader.join();
+  expect_entries(path, kThreads * kEach);
+  EXPECT_EQ(folder.files(), 2U) << "the cache and its lock";
+}
+
+TEST(Writers, ProcessesLoseNothing) {
+  const Folder folder;
+  const std::string path = folder.path("cache");
+  constexpr std::int64_t kProcesses = 6;
+  constexpr std::int64_t kEach = 8;
+  std::vector<pid_t> children;
+  for (std::int64_t i = 0; i < kProcesses; ++i) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) _exit(save_entries(path, 1 + i * kEach, kEach) ? 0 : 1);
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  expect_entries(path, kProcesses * kEach);
+  EXPECT_EQ(folder.files(), 2U);
+}
+
+// Killed at any moment, a writer leaves the old file or the new one, and no lock.
+TEST(Writers, OneThatIsKilledLeavesAWholeFile) {
+  const Folder folder;
+  const std::string path = folder.path("cache");
+  ASSERT_TRUE(save_entries(path, 1, 4));
+  for (int round = 0; round < 20; ++round) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      while (save_entries(path, 1, 4)) {
+      }
+      _exit(1);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2 + round));
+    kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status)) << "it was still writing";
+    expect_entries(path, 4);
+  }
+  ASSERT_TRUE(save_entries(path, 5, 1)) << "the lock went with its holder";
+  expect_entries(path, 5);
+}
+
+TEST(Writers, WaitForTheLock) {
+  const Folder folder;
+  const std::string path = folder.path("cache");
+  const int held = open((path + ".lock").c_str(), O_CREAT | O_RDWR, 0666);
+  ASSERT_GE(held, 0);
+  ASSERT_EQ(flock(held, LOCK_EX), 0);
+  std::atomic<bool> saved{false};
+  std::thread writer([&] {
+    EXPECT_TRUE(save_entries(path, 1, 1));
+    saved = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(saved);
+  close(held);
+  writer.join();
+  expect_entries(path, 1);
+}
+
+TEST(Files, AreReplacedAsAWholeOrNotAtAll) {
+  const Folder folder;
+  const std::string path = folder.write("file", "old");
+  const auto refuse = [](std::string_view) -> Expected<std::string> {
+    return make_error(ErrorCode::kInvalidArgument, "not this one");
+  };
+  EXPECT_TRUE(test::refuses(replace_file(path.c_str(), refuse), "not this one"));
+  EXPECT_EQ(content_of(path), "old");
+  const auto append = [](std::string_view old) -> Expected<std::string> {
+    return std::string(old) + " and new";
+  };
+  EXPECT_TRUE(test::succeeds(replace_file(path.c_str(), append)));
+  EXPECT_EQ(content_of(path), "old and new");
+  EXPECT_FALSE(read_file(folder.path("none").c_str()).value().has_value());
+  EXPECT_TRUE(test::refuses(read_file("/dev/null"), "no file of at most 64 MiB"));
+}
+
+}  // namespace
+}  // namespace sluice::tune
