@@ -20,6 +20,7 @@ struct Arguments {
   double seconds = 60;
   std::int64_t memory_mib = 0;
   bool again = false;
+  bool candidates = false;
 };
 
 // Where the cache lies unless it is named: the user's folder for caches.
@@ -72,9 +73,33 @@ void print_outcomes(const std::vector<TuneOutcome>& outcomes) {
                o.choice.us > 0 ? fmt::format("{:.1f}%", 100 * o.us_noise / o.choice.us) : "",
                microseconds(o.choice.untuned_us),
                o.choice.us > 0 ? fmt::format("{:.3f}", o.choice.untuned_us / o.choice.us) : "",
-               measured ? std::to_string(o.candidates) : ""});
+               measured ? std::to_string(o.times.size()) : ""});
   }
   table.print();
+}
+
+// Every candidate, the fastest first.
+void print_candidates(const std::vector<TuneOutcome>& outcomes) {
+  using Align = Table::Align;
+  Table table;
+  table.column("op", Align::kLeft);
+  for (const char* title : {"M", "D", "H"}) table.column(title, Align::kRight);
+  for (const char* title : {"variant", "config"}) table.column(title, Align::kLeft);
+  for (const char* title : {"us", "noise", "samples"}) table.column(title, Align::kRight);
+  for (const TuneOutcome& o : outcomes) {
+    std::vector<TuneTime> times = o.times;
+    std::stable_sort(times.begin(), times.end(),
+                     [](const TuneTime& a, const TuneTime& b) { return a.us < b.us; });
+    for (const TuneTime& t : times) {
+      table.row({to_string(o.problem.op), std::to_string(o.problem.m), std::to_string(o.problem.d),
+                 std::to_string(o.problem.h), t.variant, t.config, microseconds(t.us),
+                 fmt::format("{:.1f}%", t.us > 0 ? 100 * t.us_noise / t.us : 0),
+                 std::to_string(t.samples)});
+    }
+  }
+  fmt::print("\n");
+  table.print();
+  fmt::print("\n");
 }
 
 int count_of(const std::vector<TuneOutcome>& outcomes, TuneState state) {
@@ -132,6 +157,7 @@ int tune(const Arguments& args, const Context& context) {
 
   fmt::print("{}: {}\n", to_string(device->backend), device->name);
   print_outcomes(*outcomes);
+  if (args.candidates) print_candidates(*outcomes);
   fmt::print("{} measured, {} known, {} with one candidate, {} left for want of time; {:.1f} s\n",
              count_of(*outcomes, TuneState::kMeasured), count_of(*outcomes, TuneState::kKnown),
              count_of(*outcomes, TuneState::kOneCandidate), count_of(*outcomes, TuneState::kNoTime),
@@ -154,6 +180,7 @@ void add_tune(CLI::App& app, Context& context) {
                    "MiB of device memory for operands; 0 for a quarter of the device's")
       ->check(at_least(0));
   verb->add_flag("--again", args->again, "Measure also what the cache knows");
+  verb->add_flag("--candidates", args->candidates, "Print the times of every candidate too");
   verb->add_option("--threads", context.threads, "CPU threads; 0 for all")->check(at_least(0));
   add_tune_cache_option(*verb, context);
   add_device_option(*verb, context);

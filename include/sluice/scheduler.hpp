@@ -27,13 +27,23 @@ enum class TuneState : std::uint8_t {
   kNoTime = 3,        ///< TuneOptions::max_seconds were over; the nearest entry will serve it
 };
 
+/// One candidate as it was timed, in microseconds a run.
+struct TuneTime {
+  char variant[kMaxName]{};
+  char config[kMaxName]{};
+  double us = 0;        ///< median; of one that left at once, the faster of two runs
+  double us_noise = 0;  ///< standard error of the median
+  int samples = 0;      ///< passes; 1 for one that left at once
+};
+
 struct TuneOutcome {
   Problem problem{};
   TuneState state = TuneState::kMeasured;
   TuneChoice choice{};  ///< what plan() takes from now on; times where they are known
   double us_noise = 0;  ///< standard error of choice.us, where measured
-  int candidates = 0;   ///< timed
   bool settled = true;  ///< false where time or samples ended before the noise goal
+  /// Every candidate that was timed, what plan() takes without a table first.
+  std::vector<TuneTime> times;
 };
 
 struct TuneOptions {

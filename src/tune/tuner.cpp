@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <map>
 
@@ -127,6 +128,7 @@ class Tuner {
     const auto result = race(plans.size(), sample, rules);
     if (!result) return result.error();
     record(plans, *result, m, copies);
+    outcome.times = times_of(plans, *result, copies);
     if (!result->finished) {
       outcome.state = TuneState::kNoTime;
       return {};
@@ -142,6 +144,20 @@ class Tuner {
       const Lane& lane = result.lanes[i];
       pasts[name_of(plans[i])] = {lane.time.median_us / copies, lane.state == LaneState::kHopeless};
     }
+  }
+
+  static std::vector<TuneTime> times_of(const std::vector<Plan>& plans, const RaceResult& result,
+                                        double copies) {
+    std::vector<TuneTime> out(plans.size());
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      const timing::Statistics& time = result.lanes[i].time;
+      std::snprintf(out[i].variant, sizeof(out[i].variant), "%s", plans[i].variant_name());
+      std::memcpy(out[i].config, plans[i].config.name, sizeof(out[i].config));
+      out[i].us = time.median_us / copies;
+      out[i].us_noise = time.us_noise / copies;
+      out[i].samples = static_cast<int>(time.samples);
+    }
+    return out;
   }
 
   void finish(TuneOutcome& outcome, const std::vector<Plan>& plans, const RaceResult& result,
@@ -164,7 +180,6 @@ class Tuner {
     outcome.state = TuneState::kMeasured;
     outcome.choice = choice_of(entry, ChoiceSource::kTuneTable);
     outcome.us_noise = time.us_noise / copies;
-    outcome.candidates = static_cast<int>(plans.size());
     outcome.settled = result.settled;
   }
 

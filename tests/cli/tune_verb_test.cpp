@@ -56,7 +56,8 @@ TEST(Tune, KeepsChoicesThatExplainNames) {
   const Outcome second = tune({"1x64x96", "2x64x96", "--tune-cache", cache});
   EXPECT_THAT(second.out, HasSubstr("1 measured, 1 known"));
   EXPECT_EQ(lines_of(read_file(cache)).size(), 4U);
-  const Outcome again = tune({"1x64x96", "--again", "--tune-cache", cache});
+  const Outcome again = tune({"1x64x96", "--again", "--candidates", "--tune-cache", cache});
+  EXPECT_THAT(again.out, HasSubstr("cpu.simd.emulated  "));
   EXPECT_THAT(again.out, HasSubstr("1 measured, 0 known"));
 }
 

@@ -145,7 +145,11 @@ TEST(Tuner, EntersTheFastest) {
   EXPECT_EQ(tuned.outcomes[0].problem.m, 4) << "in the order given";
   EXPECT_DOUBLE_EQ(tuned.outcomes[0].choice.us, 360);
   EXPECT_DOUBLE_EQ(tuned.outcomes[0].choice.untuned_us, 400);
-  EXPECT_EQ(tuned.outcomes[0].candidates, 3);
+  ASSERT_EQ(tuned.outcomes[0].times.size(), 3U);
+  EXPECT_STREQ(tuned.outcomes[0].times[0].config, "cpu.simd.avx512") << "the untuned one first";
+  EXPECT_DOUBLE_EQ(tuned.outcomes[0].times[1].us, 360);
+  EXPECT_STREQ(tuned.outcomes[0].times[2].variant, "cpu.simd");
+  EXPECT_EQ(tuned.outcomes[0].times[2].samples, 1) << "hopeless";
   const Entry* entry = tuned.table.exact(key_of(mlp(1), cpu()));
   ASSERT_NE(entry, nullptr);
   EXPECT_STREQ(entry->config, "cpu.simd.avx2");
