@@ -110,7 +110,7 @@ int count_of(const std::vector<TuneOutcome>& outcomes, TuneState state) {
 // Makes the folder of the default path; that of a named one is the user's business.
 std::string cache_path(const Context& context) {
   if (!context.tune_cache.empty()) return context.tune_cache;
-  const std::string path = default_path();
+  std::string path = default_path();
   std::error_code ignored;  // writing tells it
   if (!path.empty()) {
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);

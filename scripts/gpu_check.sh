@@ -19,7 +19,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$1" || exit 2
 out=$(cd "$1" && pwd)
 build=${2:-$root/build/cuda}
-steps=${SLUICE_GPU_CHECK_STEPS:-info tests verify bench memcheck racecheck synccheck initcheck}
+steps=${SLUICE_GPU_CHECK_STEPS:-info tests verify bench tune memcheck racecheck synccheck initcheck}
 
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >"$out/gpu.log" 2>&1; then
   echo "gpu_check: no GPU here (nvidia-smi finds none); nothing was run" >&2
@@ -122,6 +122,8 @@ export -f verify_list
 export cli
 step verify 60 bash -c verify_list
 step bench 110 "$cli" bench --file "$out/problems.txt" --json "$out/bench.json"
+step tune 40 "$cli" tune --model llama-3.1-8b --tokens 1,16,128 --seconds 15 --candidates \
+  --tune-cache "$out/tune.cache"
 sanitize memcheck
 sanitize racecheck
 sanitize synccheck

@@ -42,6 +42,7 @@ struct ProblemKey {
 
   std::int64_t m = 0;
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the defaulted body's 0 for a pointer
   friend auto operator<=>(const ProblemKey&, const ProblemKey&) = default;
   /// Do the members before d agree?
   [[nodiscard]] bool same_kind(const ProblemKey& other) const noexcept;

@@ -306,6 +306,7 @@ Expected<std::vector<TuneOutcome>> tune_all(
   tuner.expect(count);
   for (const auto& group : groups) {
     std::vector<TuneOutcome*> members;
+    members.reserve(group.size());
     for (const auto& [m, index] : group) members.push_back(&outcomes[index]);
     count -= members.size();
     SLUICE_TRY(tuner.group(members, count));

@@ -22,7 +22,7 @@ check() {
 }
 export -f check
 
-mapfile -t files < <(git ls-files ':(glob)src/core/*.cpp' ':(glob)src/cpu/*.cpp' ':(glob)harness/*.cpp' ':(glob)cli/*.cpp' | grep -v '_kernels.cpp$')
+mapfile -t files < <(git ls-files ':(glob)src/core/*.cpp' ':(glob)src/cpu/*.cpp' ':(glob)src/timing/*.cpp' ':(glob)src/tune/*.cpp' ':(glob)harness/*.cpp' ':(glob)cli/*.cpp' | grep -v '_kernels.cpp$')
 [ ${#files[@]} -gt 0 ]
 printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -I{} bash -c 'check "$1"' _ {}
 echo "tidy: ${#files[@]} files"
