@@ -22,8 +22,8 @@ class Field {
     return [this](std::size_t i) -> Expected<double> {
       ++taken[i];
       order.push_back(i);
-      std::normal_distribution<double> draw(1.0, noise_);
-      return true_us_[i] * draw(random_) * factor(order.size() - 1);
+      std::normal_distribution<double> draw(0.0, 1.0);
+      return true_us_[i] * (1 + noise_ * draw(random_)) * factor(order.size() - 1);
     };
   }
   [[nodiscard]] RaceResult run(const RaceOptions& options = {}) {

@@ -8,6 +8,7 @@
 #include <bit>
 #include <chrono>
 #include <cstdlib>
+#include <new>
 #include <random>
 #include <thread>
 
@@ -27,6 +28,11 @@ void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* pointer = std::malloc(bytes == 0 ? 1 : bytes)) return pointer;
   throw std::bad_alloc();
+}
+// std::stable_sort asks this one, and gives back to the plain delete.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(bytes == 0 ? 1 : bytes);
 }
 void operator delete(void* pointer) noexcept { std::free(pointer); }
 void operator delete(void* pointer, std::size_t) noexcept { std::free(pointer); }
