@@ -70,8 +70,7 @@ count_tests() {
 install_wheel() {
   say "torch: building the wheel"
   rm -rf build/torch/wheel build/torch/site
-  .venv/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir build/torch/wheel . \
-    > build/torch.configure.log 2>&1 \
+  bash scripts/wheel.sh build/torch/wheel > build/torch.configure.log 2>&1 \
     && .venv/bin/pip install --quiet --no-deps --target build/torch/site build/torch/wheel/*.whl \
       >> build/torch.configure.log 2>&1 && return 0
   tail -30 build/torch.configure.log

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the wheel that others install: with the Torch operators, and tagged with the oldest glibc that
+# it runs with (auditwheel; what it links is libtorch alone, which the process has loaded).
+#
+#   bash scripts/wheel.sh OUT [cuda]     OUT: a folder; cuda: with the CUDA backend (needs nvcc)
+#
+# Needs .venv with python/requirements-torch.txt (scripts/test.sh torch makes it).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ $# -lt 1 ] || [ $# -gt 2 ] || [ "${2:-cuda}" != cuda ]; then
+  sed -n '3,8s/^# \{0,1\}//p' "$0" >&2
+  exit 2
+fi
+mkdir -p "$1"
+plain=$(mktemp -d)
+trap 'rm -rf "$plain"' EXIT
+settings=(--config-settings=cmake.define.SLUICE_TORCH=ON)
+if [ "${2:-}" = cuda ]; then
+  settings+=(--config-settings=cmake.define.SLUICE_CUDA=ON
+    --config-settings=build-dir=build/wheel-cuda)
+fi
+.venv/bin/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+  "${settings[@]}" --wheel-dir "$plain" .
+PATH=$PWD/.venv/bin:$PATH auditwheel repair --exclude 'libtorch*.so' --plat auto \
+  --wheel-dir "$1" "$plain"/*.whl 2> "$plain/log" || { cat "$plain/log" >&2; exit 1; }
+ls -l "$1"/*.whl
