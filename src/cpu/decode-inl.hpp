@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "cpu/decode_blocks-inl.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/vector-inl.hpp"
 
@@ -128,7 +129,9 @@ void dots(const void* const* lines, int count, const float* x, std::int64_t ldx,
 }
 
 inline const DotKernels& dot_table() {
-  static constexpr DotKernels kTable = {{dots<math::BF16>, dots<math::F16>, dots<float>}};
+  static constexpr DotKernels kTable = {{dots<math::BF16>, dots<math::F16>, dots<float>, nullptr,
+                                         dots_of_blocks<math::Q8_0>, dots_of_blocks<math::Q4_0>,
+                                         dots_of_blocks<math::Q4_1>}};
   return kTable;
 }
 

@@ -100,7 +100,7 @@ void gate_up_columns(const Engine& e, const Tokens& x, std::int64_t col, std::in
 void gate_up(const Engine& e, const Tokens* hidden) {
   const Problem& p = e.problem;
   const Tokens x = project_input(e);
-  const std::int64_t row_bytes = 2 * p.d * size_bytes(p.w_dtype);
+  const std::int64_t row_bytes = 2 * bytes_of(p.w_dtype, p.d);
   const std::int64_t cols = std::min(rows_per_task(row_bytes, p.h, e.threads), kMaxLines / 2);
   parallel_for(e.threads, ceil_div(p.h, cols), [&](std::int64_t task, int) {
     const std::int64_t col = task * cols;
@@ -116,7 +116,7 @@ void gate_up(const Engine& e, const Tokens* hidden) {
 void down(const Engine& e, const Tokens& hidden) {
   const Problem& p = e.problem;
   const Matrix& w_down = e.matrix(Operand::kWDown);
-  const std::int64_t rows = rows_per_task(p.h * size_bytes(p.w_dtype), p.d, e.threads);
+  const std::int64_t rows = rows_per_task(bytes_of(p.w_dtype, p.h), p.d, e.threads);
   parallel_for(e.threads, ceil_div(p.d, rows), [&](std::int64_t task, int) {
     const std::int64_t col = task * rows;
     const std::int64_t n = std::min(rows, p.d - col);

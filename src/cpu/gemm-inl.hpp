@@ -8,6 +8,7 @@
 #define SLUICE_CPU_GEMM_INL
 #endif
 
+#include "cpu/blocks-inl.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/vector-inl.hpp"
 
@@ -112,6 +113,31 @@ void pack_lines(const void* const* lines, int count, std::int64_t k, int width, 
   }
 }
 
+// The same of weights in blocks, which k is whole ones of.
+template <class T>
+void pack_block_lines(const void* const* lines, int count, std::int64_t k, int width, float* out) {
+  const F32 d;
+  for (int i = 0; i < width; i += 4) {
+    for (std::int64_t p = 0; p < k; p += kBlockElems) {
+      hn::Vec<F32> line[4][kBlockVecs];
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        if (i + j < count && lines[i + j] != nullptr) {
+          const void* const block = block_at<T>(lines[i + j], p);
+          load_block<T>(block, scale_of<T>(block), line[j]);
+        } else {
+          for (auto& v : line[j]) v = hn::Zero(d);
+        }
+      }
+#pragma GCC unroll 8
+      for (int v = 0; v < kBlockVecs; ++v) {
+        const hn::Vec<F32> four[4] = {line[0][v], line[1][v], line[2][v], line[3][v]};
+        store_transposed(four, width, out + (p + v * kLanes) * width + i);
+      }
+    }
+  }
+}
+
 // Vectors of D divide `width`, so that none reaches into the next panel.
 template <class T, class D>
 HWY_INLINE void pack_row_by(D d, const void* row, std::int64_t n, int width,
@@ -147,7 +173,8 @@ inline const GemmKernels& gemm_table(){
 #else
          tile<5>, tile<6>, tile<7>, tile<8>, tile<9>, tile<10>, tile<11>, tile<12>},
 #endif
-        {pack_lines<math::BF16>, pack_lines<math::F16>, pack_lines<float>},
+        {pack_lines<math::BF16>, pack_lines<math::F16>, pack_lines<float>, nullptr,
+         pack_block_lines<math::Q8_0>, pack_block_lines<math::Q4_0>, pack_block_lines<math::Q4_1>},
         {pack_row<math::BF16>, pack_row<math::F16>, pack_row<float>},
     };
 return kTable;

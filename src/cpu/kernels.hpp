@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of one SIMD target as tables of functions: everything that depends on the
 // instruction set. What calls them, in which order and on how many threads, is plain C++ and
-// compiled once. All matrices in here are fp32 unless an element type is named; arrays indexed by
-// DType hold bf16, fp16 and fp32. Any alignment of elements is fine everywhere.
+// compiled once. All matrices in here are fp32 unless an element type is named. Arrays indexed by
+// DType hold bf16, fp16 and fp32, and those of weights block types too, whose lines begin and end
+// with a block. Any alignment of elements is fine everywhere.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +33,8 @@ struct GemmKernels {
   /// out[k * width + i] = lines[i][k]: `count` lines, each contiguous in k, become one panel. A
   /// null line and those from count to width (a multiple of 4) are zeros. Writes k rounded up to
   /// lanes.
-  void (*pack_lines[kEngineDTypes])(const void* const* lines, int count, std::int64_t k, int width,
-                                    float* out);
+  void (*pack_lines[kDTypeCount])(const void* const* lines, int count, std::int64_t k, int width,
+                                  float* out);
 
   /// out[(j / width) * panel_stride + j % width] = row[j] for j < n, and zeros up to a multiple of
   /// `width`: one k of all panels, from a row that is contiguous across the panels.
@@ -48,8 +49,8 @@ struct DotKernels {
   static constexpr std::int64_t kMaxTokens = 16;
   /// out[t * ldo + i] = sum over k of lines[i][k] * x[t * ldx + k]. Rows of x are zero from k to
   /// the next multiple of kMaxLanes.
-  void (*dots[kEngineDTypes])(const void* const* lines, int count, const float* x, std::int64_t ldx,
-                              int tokens, std::int64_t k, float* out, std::int64_t ldo);
+  void (*dots[kDTypeCount])(const void* const* lines, int count, const float* x, std::int64_t ldx,
+                            int tokens, std::int64_t k, float* out, std::int64_t ldo);
 };
 
 /// Contiguous elements to fp32 (exact) and back (round to nearest even, NaN stays NaN).

@@ -39,7 +39,7 @@ struct Matrix {
 [[nodiscard]] inline Matrix dense(void* base, DType dtype, std::int64_t rows,
                                   std::int64_t cols) noexcept {
   return {static_cast<char*>(base), dtype, rows, cols,
-          Layout{.row_stride_bytes = cols * size_bytes(dtype)}};
+          Layout{.row_stride_bytes = bytes_of(dtype, cols)}};
 }
 
 /// Rows and elements of a matrix as fp32, through one target's conversions.

@@ -28,18 +28,19 @@ SimdTarget target_of(const Plan& plan) {
 
 detail::Reason simd_supports(const Problem& p, const Device& /*device*/) noexcept {
   const auto specs = operand_specs(p);
+  const bool forward = p.op == Op::kGateUp || p.op == Op::kDown || p.op == Op::kMlp;
   for (const OperandSpec& spec : specs) {
     if (spec.access == Access::kUnused) continue;
     if (spec.dtype == DType::kF64) {
       return detail::refuse("%s is fp64, the engine computes in fp32", spec.name);
     }
-    if (is_block_type(spec.dtype)) {
+    if (is_block_type(spec.dtype) && !forward) {
       return detail::refuse("%s is in blocks of %s; gate_up, down and mlp alone take blocks",
                             spec.name, to_string(spec.dtype));
     }
   }
-  const bool reads_x_type =
-      p.x_dtype == DType::kF32 || p.op == Op::kGateMul || p.op == Op::kGateMulGrad;
+  const bool reads_x_type = p.x_dtype == DType::kF32 || is_block_type(p.w_dtype) ||
+                            p.op == Op::kGateMul || p.op == Op::kGateMulGrad;
   if (!reads_x_type && p.w_dtype != p.x_dtype) {
     return detail::refuse("weights are %s with x of %s; wanted %s, or x of fp32",
                           to_string(p.w_dtype), to_string(p.x_dtype), to_string(p.x_dtype));

@@ -3,12 +3,16 @@
 // rows, tokens and tail; and that a row's sum does not depend on the rows beside it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "cpu/blocking.hpp"
-#include "math/float_types.hpp"
+#include "harness/quantise.hpp"
+#include "math/block_types.hpp"
 #include "targets.hpp"
 
 namespace sluice::cpu {
@@ -16,7 +20,6 @@ namespace {
 
 struct Operands {
   Operands(DType dtype, int rows, int tokens, std::int64_t k, bool integers) {
-    const auto elem = static_cast<std::size_t>(size_bytes(dtype));
     stride = round_up(k, kMaxLanes);
     std::uint64_t state = 1;
     const auto next = [&] {
@@ -26,9 +29,21 @@ struct Operands {
     };
     for (int i = 0; i < rows; ++i) {
       // Of its very size each, for AddressSanitizer.
-      auto& row = weights.emplace_back(static_cast<std::size_t>(k) * elem);
-      for (std::size_t j = 0; j < static_cast<std::size_t>(k); ++j) {
-        math::store(row.data() + j * elem, dtype, next());
+      auto& row = weights.emplace_back(static_cast<std::size_t>(bytes_of(dtype, k)));
+      for (std::int64_t j = 0; j < k; j += block_elems(dtype)) {
+        unsigned char* const to = row.data() + bytes_of(dtype, j);
+        if (!is_block_type(dtype)) {
+          math::store(to, dtype, next());
+          continue;
+        }
+        std::array<float, kBlockElems> values{};
+        for (float& v : values)
+          v = static_cast<float>(integers ? std::clamp(next(), -1.0, 1.0) : next());
+        if (integers) {
+          harness::encode_units(dtype, values, static_cast<int>((i + j / kBlockElems) % 3), to);
+        } else {
+          harness::quantise_block(dtype, values, to);
+        }
       }
     }
     for (const auto& row : weights) lines.push_back(row.data());
@@ -39,6 +54,10 @@ struct Operands {
       }
     }
   }
+  [[nodiscard]] double weight(DType dtype, std::size_t row, std::int64_t col) const {
+    return math::load(weights[row].data() + bytes_of(dtype, col), dtype, col);
+  }
+
   std::vector<std::vector<unsigned char>> weights;
   std::vector<const void*> lines;
   std::vector<float> x;
@@ -47,33 +66,29 @@ struct Operands {
 
 class Dot : public testing::TestWithParam<SimdTarget> {};
 
-TEST_P(Dot, ExactForAllRowsTokensAndTails) {
-  const DotKernels& kernels = dot_kernels(GetParam());
-  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
-    const auto elem = static_cast<std::size_t>(size_bytes(dtype));
-    for (const int rows : {1, 2, 3, 7, 8, 9, 21}) {
-      for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16}) {
-        for (const std::int64_t k : {1, 3, 15, 16, 17, 40, 4096, 4097, 8199}) {
-          if (k > 100 && rows != 9) continue;
-          const Operands data(dtype, rows, tokens, k, true);
-          const std::int64_t ldo = rows + 3;
-          std::vector<float> out(static_cast<std::size_t>(ldo * tokens), -1.0F);
-          kernels.dots[static_cast<std::size_t>(dtype)](data.lines.data(), rows, data.x.data(),
-                                                        data.stride, tokens, k, out.data(), ldo);
-          for (std::int64_t t = 0; t < tokens; ++t) {
-            for (std::int64_t i = 0; i < ldo; ++i) {
-              double expected = i < rows ? 0 : -1;
-              for (std::int64_t j = 0; i < rows && j < k; ++j) {
-                const auto at = static_cast<std::size_t>(j);
-                expected +=
-                    math::load(data.weights[static_cast<std::size_t>(i)].data() + at * elem,
-                               dtype) *
-                    static_cast<double>(data.x[static_cast<std::size_t>(t * data.stride + j)]);
-              }
-              ASSERT_EQ(static_cast<double>(out[static_cast<std::size_t>(t * ldo + i)]), expected)
-                  << to_string(dtype) << " rows " << rows << " tokens " << tokens << " k " << k
-                  << " at " << t << ", " << i;
+constexpr DType kBlockTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1};
+
+void expect_exact(const DotKernels& kernels, DType dtype, const std::vector<std::int64_t>& widths) {
+  for (const int rows : {1, 2, 3, 7, 8, 9, 21}) {
+    for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16}) {
+      for (const std::int64_t k : widths) {
+        if (k > 100 && rows != 9) continue;
+        const Operands data(dtype, rows, tokens, k, true);
+        const std::int64_t ldo = rows + 3;
+        std::vector<float> out(static_cast<std::size_t>(ldo * tokens), -1.0F);
+        kernels.dots[static_cast<std::size_t>(dtype)](data.lines.data(), rows, data.x.data(),
+                                                      data.stride, tokens, k, out.data(), ldo);
+        for (std::int64_t t = 0; t < tokens; ++t) {
+          for (std::int64_t i = 0; i < ldo; ++i) {
+            double expected = i < rows ? 0 : -1;
+            for (std::int64_t j = 0; i < rows && j < k; ++j) {
+              expected +=
+                  data.weight(dtype, static_cast<std::size_t>(i), j) *
+                  static_cast<double>(data.x[static_cast<std::size_t>(t * data.stride + j)]);
             }
+            ASSERT_EQ(static_cast<double>(out[static_cast<std::size_t>(t * ldo + i)]), expected)
+                << to_string(dtype) << " rows " << rows << " tokens " << tokens << " k " << k
+                << " at " << t << ", " << i;
           }
         }
       }
@@ -81,21 +96,69 @@ TEST_P(Dot, ExactForAllRowsTokensAndTails) {
   }
 }
 
+TEST_P(Dot, ExactForAllRowsTokensAndTails) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    expect_exact(dot_kernels(GetParam()), dtype, {1, 3, 15, 16, 17, 40, 4096, 4097, 8199});
+  }
+}
+
+// Runs of 16 blocks, sums of 8 runs: both sides of each edge.
+TEST_P(Dot, ExactForAllRowsTokensAndBlocks) {
+  for (const DType dtype : kBlockTypes) {
+    expect_exact(dot_kernels(GetParam()), dtype, {32, 64, 480, 512, 544, 4096, 4128, 8736});
+  }
+}
+
+// Every byte that a block may hold, with a scale of either sign, next to scales that are special.
+TEST_P(Dot, BlocksMayHoldAnything) {
+  constexpr std::uint16_t kScales[] = {0x3C00, 0xB800, 0x0001, 0x83FF,
+                                       0x7BFF, 0x7C00, 0xFC00, 0x7E00};
+  constexpr std::size_t kColumn = 7;
+  for (const DType dtype : kBlockTypes) {
+    const auto block_bytes = static_cast<std::size_t>(size_bytes(dtype));
+    for (const std::uint16_t scale : kScales) {
+      for (int byte = 0; byte < 256; ++byte) {
+        std::vector<unsigned char> row(block_bytes, static_cast<unsigned char>(byte));
+        std::memcpy(row.data(), &scale, sizeof(scale));
+        const std::uint16_t least = 0xC100;  // -2.5
+        if (dtype == DType::kQ4_1) std::memcpy(row.data() + 2, &least, sizeof(least));
+        std::vector<float> x(kBlockElems, 0.0F);
+        x[kColumn] = 1.0F;
+        const void* const line = row.data();
+        float got = 0;
+        dot_kernels(GetParam())
+            .dots[static_cast<std::size_t>(dtype)](&line, 1, x.data(), kBlockElems, 1, kBlockElems,
+                                                   &got, 1);
+        const double expected = math::load(row.data(), dtype, kColumn);
+        if (std::isfinite(math::load(row.data(), dtype, 0) + expected) &&
+            (scale & 0x7C00) != 0x7C00) {
+          ASSERT_EQ(static_cast<double>(got), expected)
+              << to_string(dtype) << " scale " << scale << " byte " << byte;
+        } else {  // the other columns are infinity times 0
+          ASSERT_TRUE(std::isnan(got)) << to_string(dtype) << " scale " << scale;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Dot, BitsDoNotDependOnTheRowsBeside) {
-  const DotKernels& kernels = dot_kernels(GetParam());
-  constexpr int kRows = 21;
-  constexpr std::int64_t kK = 5003;
-  for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16}) {
-    const Operands data(DType::kBF16, kRows, tokens, kK, false);
-    std::vector<float> together(static_cast<std::size_t>(kRows * tokens));
-    kernels.dots[0](data.lines.data(), kRows, data.x.data(), data.stride, tokens, kK,
-                    together.data(), kRows);
-    for (std::size_t i = 0; i < kRows; ++i) {
-      std::vector<float> alone(static_cast<std::size_t>(tokens));
-      kernels.dots[0](data.lines.data() + i, 1, data.x.data(), data.stride, tokens, kK,
-                      alone.data(), 1);
-      for (std::size_t t = 0; t < alone.size(); ++t) {
-        ASSERT_EQ(together[t * kRows + i], alone[t]) << "row " << i << " token " << t;
+  for (const DType dtype : {DType::kBF16, DType::kQ8_0, DType::kQ4_1}) {
+    const DotKernels& kernels = dot_kernels(GetParam());
+    const auto dots = kernels.dots[static_cast<std::size_t>(dtype)];
+    constexpr int kRows = 21;
+    const std::int64_t kK = is_block_type(dtype) ? 5024 : 5003;
+    for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16}) {
+      const Operands data(dtype, kRows, tokens, kK, false);
+      std::vector<float> together(static_cast<std::size_t>(kRows * tokens));
+      dots(data.lines.data(), kRows, data.x.data(), data.stride, tokens, kK, together.data(),
+           kRows);
+      for (std::size_t i = 0; i < kRows; ++i) {
+        std::vector<float> alone(static_cast<std::size_t>(tokens));
+        dots(data.lines.data() + i, 1, data.x.data(), data.stride, tokens, kK, alone.data(), 1);
+        for (std::size_t t = 0; t < alone.size(); ++t) {
+          ASSERT_EQ(together[t * kRows + i], alone[t]) << "row " << i << " token " << t;
+        }
       }
     }
   }

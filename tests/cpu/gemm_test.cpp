@@ -5,10 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
-#include "math/float_types.hpp"
+#include "harness/quantise.hpp"
+#include "math/block_types.hpp"
 #include "targets.hpp"
 
 namespace sluice::cpu {
@@ -18,18 +21,28 @@ namespace {
 class IntegerMatrix {
  public:
   IntegerMatrix(DType dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed)
-      : bytes_(static_cast<std::size_t>(rows * cols * size_bytes(dtype))),
+      : bytes_(static_cast<std::size_t>(rows * bytes_of(dtype, cols))),
         matrix_(dense(bytes_.data(), dtype, rows, cols)) {
+    const auto next = [&seed] {
+      seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
+      return static_cast<double>(seed >> 61) - 3;
+    };
     for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t c = 0; c < cols; ++c) {
-        seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
-        math::store(matrix_.at(r, c), dtype, static_cast<double>(seed >> 61) - 3);
+      for (std::int64_t c = 0; c < cols; c += block_elems(dtype)) {
+        if (!is_block_type(dtype)) {
+          math::store(matrix_.at(r, c), dtype, next());
+          continue;
+        }
+        std::array<float, kBlockElems> units{};
+        for (float& v : units) v = static_cast<float>(std::clamp(next(), -1.0, 1.0));
+        harness::encode_units(dtype, units, static_cast<int>((r + c / kBlockElems) % 3),
+                              matrix_.at(r, c));
       }
     }
   }
   [[nodiscard]] const Matrix& matrix() const { return matrix_; }
   [[nodiscard]] float at(std::int64_t r, std::int64_t c) const {
-    return static_cast<float>(math::load(matrix_.at(r, c), matrix_.dtype));
+    return static_cast<float>(math::load(matrix_.at(r, c), matrix_.dtype, c));
   }
 
  private:
@@ -50,7 +63,9 @@ void check(const GemmKernels& kernels, DType dtype, Form form, std::int64_t m, s
     return rows == Rows::kLines ? IntegerMatrix(dtype, lines, k, seed)
                                 : IntegerMatrix(dtype, k, lines, seed);
   };
-  const IntegerMatrix a = stored(form.a_rows, m, 1);
+  // Activations are never in blocks.
+  const IntegerMatrix a =
+      is_block_type(dtype) ? IntegerMatrix(DType::kBF16, m, k, 1) : stored(form.a_rows, m, 1);
   const IntegerMatrix b = stored(form.b_rows, n, 2);
   const IntegerMatrix pair = stored(form.b_rows, n, 3);
   const auto value = [](const IntegerMatrix& x, Rows rows, std::int64_t line, std::int64_t step) {
@@ -101,6 +116,20 @@ TEST_P(Gemm, ExactForEveryFormAndType) {
           Form{Rows::kLines, Rows::kSteps, false}, Form{Rows::kSteps, Rows::kSteps, false}}) {
       check(kernels, dtype, form, 29, 71, 37);
       check(kernels, dtype, form, 3, 5, kBlockK + 1);
+    }
+  }
+}
+
+TEST_P(Gemm, ExactForWeightsInBlocks) {
+  const GemmKernels& kernels = gemm_kernels(GetParam());
+  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
+    for (const bool paired : {false, true}) {
+      const Form form{Rows::kLines, Rows::kLines, paired};
+      check(kernels, dtype, form, 29, 71, 96);
+      check(kernels, dtype, form, 3, 5, kBlockK + 32);
+      for (std::int64_t n = 1; n <= std::int64_t{2} * kernels.lanes + 1; ++n) {
+        check(kernels, dtype, form, 2, n, 32);
+      }
     }
   }
 }

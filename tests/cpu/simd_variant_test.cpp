@@ -42,6 +42,26 @@ TEST(SimdVariant, TakesDocumentedTypes) {
   }
 }
 
+TEST(SimdVariant, TakesWeightsInBlocksForwardOnly) {
+  for (const DType w : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
+    for (const DType x : {DType::kBF16, DType::kF16, DType::kF32}) {
+      for (const Op op : {Op::kGateUp, Op::kDown, Op::kMlp}) {
+        Problem p = typed(op, x, w, x);
+        p.d = p.h = 64;
+        EXPECT_EQ(reason(p), "") << to_string(op);
+      }
+      for (const Op op : {Op::kGateUpGrad, Op::kMlpGrad}) {
+        Problem p = typed(op, x, w, x);
+        p.d = p.h = 64;
+        EXPECT_EQ(reason(p), std::string(op == Op::kMlpGrad ? "w_gate" : "w_down") +
+                                 " is in blocks of " + to_string(w) +
+                                 "; gate_up, down and mlp alone take blocks");
+        EXPECT_STREQ(plan(p, cpu_device())->variant_name(), "cpu.reference");
+      }
+    }
+  }
+}
+
 TEST(SimdVariant, RefusesOtherTypesWithAReason) {
   EXPECT_EQ(reason(typed(Op::kMlp, DType::kF64, DType::kF64, DType::kF64)),
             "x is fp64, the engine computes in fp32");
