@@ -89,6 +89,31 @@ SLUICE_WGMMA128(__half, "f16")
 #undef SLUICE_WGMMA128
 #undef SLUICE_REGS64
 
+#define SLUICE_REGS80                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define SLUICE_WGMMA160(Element, type)                                                           \
+  template <bool kTransposedB, bool kTransposedA>                                                \
+  struct Wgmma<160, Element, kTransposedB, kTransposedA> {                                       \
+    __device__ __forceinline__ static void mma(float (&d)[80], std::uint64_t a, std::uint64_t b, \
+                                               bool first) {                                     \
+      asm volatile(                                                                              \
+          "{.reg .pred add; setp.eq.b32 add, %82, 0;\n"                                          \
+          "wgmma.mma_async.sync.aligned.m64n160k16.f32." type "." type " {" SLUICE_REGS80        \
+          "}, %80, %81, add, 1, 1, %84, %83;}"                                                   \
+          : SLUICE_D32(0), SLUICE_D32(32), SLUICE_D8(64), SLUICE_D8(72)                          \
+          : "l"(a), "l"(b), "r"(static_cast<int>(first)), "n"(static_cast<int>(kTransposedB)),   \
+            "n"(static_cast<int>(kTransposedA)));                                                \
+    }                                                                                            \
+  };
+SLUICE_WGMMA160(__nv_bfloat16, "bf16")
+SLUICE_WGMMA160(__half, "f16")
+#undef SLUICE_WGMMA160
+#undef SLUICE_REGS80
+
 #define SLUICE_REGS96                                                                \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \

@@ -26,13 +26,14 @@ struct Tile {
 };
 
 // Byte offset of the 16-byte chunk (row, chunk) in the out tile: boxes of kOutBoxCols columns, each
-// swizzled as its tensor map says (128-byte rows by row % 8, 64-byte rows by row / 2 % 4).
+// swizzled as its tensor map says (rows of 128 bytes by row % 8, of 64 by row / 2 % 4, of 32 by
+// row / 4 % 2).
 template <class Cfg>
 __device__ __forceinline__ int out_offset(int row, int chunk) {
   constexpr int kChunks = Cfg::kOutBoxCols / 8;
   const int box = chunk / kChunks;
   const int in_box = chunk % kChunks;
-  const int swizzled = kChunks == 8 ? in_box ^ (row & 7) : in_box ^ ((row >> 1) & 3);
+  const int swizzled = in_box ^ (row / (8 / kChunks) % kChunks);
   return box * (Cfg::kOutBoxRows * Cfg::kOutBoxCols * 2) + row * (Cfg::kOutBoxCols * 2) +
          swizzled * 16;
 }

@@ -11,8 +11,10 @@ namespace {
 constexpr Tiling kGateUp[] = {
     {.tile_n = 192, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 256, .cluster = 2, .pingpong = false, .group = 8},
+    {.tile_n = 160, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 128, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 192, .cluster = 1, .pingpong = true, .group = 16},
+    {.tile_n = 160, .cluster = 1, .pingpong = true, .group = 16},
     {.tile_n = 128, .cluster = 1, .pingpong = true, .group = 16},
 };
 constexpr Tiling kDown[] = {
@@ -38,10 +40,13 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 // docs/kernels/gate_up.md. Without a partner to share weights with, 128 x 128 starves on L2 as soon
 // as weights are read by more than one row tile.
 double efficiency(GemmKind kind, const Tiling& t, std::int64_t row_tiles) {
-  // Not measured yet: three stages cover a microsecond of latency, barely what a load takes.
-  if (kind == GemmKind::kGateUpGrad && t.tile_n == 192) return 0.95;
+  // Three stages cover a microsecond of latency, barely what a load takes.
+  if (kind == GemmKind::kGateUpGrad && t.tile_n == 192) return 0.87;
   if (t.tile_n == 256) return 0.975;
-  if (t.tile_n == 192) return t.cluster == 2 || row_tiles == 1 ? 1.0 : 0.97;
+  if (t.tile_n >= 160) {
+    const double alone = t.cluster == 2 || row_tiles == 1 ? 1.0 : 0.97;
+    return t.tile_n == 160 ? 0.985 * alone : alone;
+  }
   return t.cluster == 2 || row_tiles == 1 ? 0.955 : 0.5;
 }
 
@@ -71,7 +76,7 @@ std::span<const Tiling> tilings(GemmKind kind) noexcept {
 
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
   const auto source = tilings(shape.kind);
-  // By cost, ties in source order. At most five: insertion sort, which allocates nothing.
+  // By cost, ties in source order. At most seven: insertion sort, which allocates nothing.
   std::array<std::size_t, std::size(kGateUp)> order{};
   for (std::size_t i = 0; i < source.size(); ++i) {
     std::size_t at = i;
@@ -87,7 +92,7 @@ std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
 
 Box out_box(const Tiling& t, GemmKind kind) noexcept {
   const int cols = kind == GemmKind::kGateUp ? t.tile_n / 2 : t.tile_n;
-  return {cols % 64 == 0 ? 64 : 32, t.pingpong ? kTileM : kTileM / 2};
+  return {cols % 64 == 0 ? 64 : cols % 32 == 0 ? 32 : 16, t.pingpong ? kTileM : kTileM / 2};
 }
 
 void name_tiling(const Tiling& t, std::span<char> out) noexcept {

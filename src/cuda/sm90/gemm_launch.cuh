@@ -30,7 +30,7 @@ struct GemmConfig {
   static constexpr int kBBytes = kTileN * kTileK * 2;
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kOutCols = kKind == GemmKind::kGateUp ? kTileN / 2 : kTileN;
-  static constexpr int kOutBoxCols = kOutCols % 64 == 0 ? 64 : 32;
+  static constexpr int kOutBoxCols = kOutCols % 64 == 0 ? 64 : kOutCols % 32 == 0 ? 32 : 16;
   static constexpr int kOutBoxRows = kPingpong ? kTileM : kTileM / 2;
   static constexpr int kOutTileBytes = kTileM * kOutCols * 2;
   static constexpr int kOutTiles = kFromRegisters ? 0 : kGateGrad ? 2 : 1;  // 2: g, u; dg, du

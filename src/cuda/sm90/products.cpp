@@ -7,12 +7,22 @@
 namespace sluice::cuda::sm90 {
 namespace {
 
-// The map of a matrix by boxes of 64 columns (128-byte swizzle) or 32 (64-byte).
+// The widest swizzle that a box's rows fill.
+TensorSwizzle swizzle_of(const Box& box) {
+  switch (box.cols) {
+    case 64:
+      return TensorSwizzle::kSwizzle128;
+    case 32:
+      return TensorSwizzle::kSwizzle64;
+    default:
+      return TensorSwizzle::kSwizzle32;
+  }
+}
+
 Status encode_boxes(const Matrix& matrix, const Box& box, CUtensorMap& out) {
   const auto view = make_matrix_view(matrix.spec, matrix.base, box.cols, box.rows);
   if (!view) return view.error();
-  const auto swizzle = box.cols == 64 ? TensorSwizzle::kSwizzle128 : TensorSwizzle::kSwizzle64;
-  const auto map = encode(*view, matrix.base, swizzle);
+  const auto map = encode(*view, matrix.base, swizzle_of(box));
   if (!map) return map.error();
   out = *map;
   return {};
