@@ -192,7 +192,10 @@ std::string reason_of(const char* variant, const std::string& text, const Device
 }
 
 TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
-  EXPECT_EQ(chosen("1x4096x14336:mlp", h200()), "cuda.sm90_decode sm90.decode.mlp.t8r32k512s5");
+  EXPECT_EQ(chosen("1x4096x14336:mlp", h200()),
+            "cuda.sm90_decode_chain sm90.decode_chain.mlp.t8r32k512s5");
+  EXPECT_EQ(chosen("1x4096x14336:mlp:norm", h200()),
+            "cuda.sm90_decode sm90.decode.mlp.t8r32k512s5");
   EXPECT_EQ(chosen("9x4096x14336:gate_up:fp16", h200()),
             "cuda.sm90_decode sm90.decode.gate_up.t16r32k512s4");
   EXPECT_EQ(chosen("64x4096x14336:down", h200()), "cuda.sm90_decode sm90.decode.down.t64r64k256s3");
@@ -208,8 +211,7 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
 TEST(CudaSm90Decode, TwoLaunchesWhereNoGridBarrierIs) {
   Device device = h200();
   device.cooperative_launch = false;
-  EXPECT_EQ(chosen("1x4096x14336:mlp", device),
-            "cuda.sm90_decode_chain sm90.decode_chain.mlp.t8r32k512s5");
+  EXPECT_EQ(reason_of("cuda.sm90_decode_chain", "1x4096x14336:mlp", device), "");
   EXPECT_EQ(chosen("1x4096x14336:down", device), "cuda.sm90_decode sm90.decode.down.t8r32k512s5");
   EXPECT_NE(reason_of("cuda.sm90_decode", "1x4096x14336:mlp", device)
                 .find("one launch of mlp meets at a grid barrier"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The variants cuda.sm90_decode (gate_up, down, or mlp in one launch, for up to 64 tokens) and
-// cuda.sm90_decode_chain (mlp in two launches, where a grid barrier is not to be had).
+// cuda.sm90_decode_chain (mlp in two launches, which needs no grid barrier).
 #include <algorithm>
 #include <array>
 #include <cstdio>

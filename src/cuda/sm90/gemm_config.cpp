@@ -14,7 +14,6 @@ constexpr Tiling kGateUp[] = {
     {.tile_n = 160, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 128, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 192, .cluster = 1, .pingpong = true, .group = 16},
-    {.tile_n = 160, .cluster = 1, .pingpong = true, .group = 16},
     {.tile_n = 128, .cluster = 1, .pingpong = true, .group = 16},
 };
 constexpr Tiling kDown[] = {
@@ -43,10 +42,8 @@ double efficiency(GemmKind kind, const Tiling& t, std::int64_t row_tiles) {
   // Three stages cover a microsecond of latency, barely what a load takes.
   if (kind == GemmKind::kGateUpGrad && t.tile_n == 192) return 0.87;
   if (t.tile_n == 256) return 0.975;
-  if (t.tile_n >= 160) {
-    const double alone = t.cluster == 2 || row_tiles == 1 ? 1.0 : 0.97;
-    return t.tile_n == 160 ? 0.985 * alone : alone;
-  }
+  if (t.tile_n == 160) return 0.985;
+  if (t.tile_n == 192) return t.cluster == 2 || row_tiles == 1 ? 1.0 : 0.97;
   return t.cluster == 2 || row_tiles == 1 ? 0.955 : 0.5;
 }
 
@@ -76,7 +73,7 @@ std::span<const Tiling> tilings(GemmKind kind) noexcept {
 
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
   const auto source = tilings(shape.kind);
-  // By cost, ties in source order. At most seven: insertion sort, which allocates nothing.
+  // By cost, ties in source order. At most six: insertion sort, which allocates nothing.
   std::array<std::size_t, std::size(kGateUp)> order{};
   for (std::size_t i = 0; i < source.size(); ++i) {
     std::size_t at = i;
