@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "cpu/matrix.hpp"
+
 namespace sluice::cpu {
 namespace {
 
@@ -13,11 +15,16 @@ constexpr std::int64_t kFloat = sizeof(float);
 // every four elements against one instruction for a vector.
 constexpr double kPackCost = 8;
 
-// Rows of A and C that share L2 with a panel block of B: A takes rows * kBlockK floats, C rows *
-// kMaxBlockCols, B kBlockK * kMaxBlockCols; an eighth of L2 is left to the weights passing by.
-std::int64_t max_rows(std::int64_t l2_bytes, int tile_rows) {
+// Floats that blocks may take of L2: an eighth is left to the weights passing by.
+std::int64_t l2_floats(std::int64_t l2_bytes) {
   constexpr std::int64_t kUsualL2 = std::int64_t{1} << 20;
-  const std::int64_t budget = (l2_bytes > 0 ? l2_bytes : kUsualL2) / kFloat * 7 / 8;
+  return (l2_bytes > 0 ? l2_bytes : kUsualL2) / kFloat * 7 / 8;
+}
+
+// Rows of A and C that share L2 with a panel block of B: A takes rows * kBlockK floats, C rows *
+// kMaxBlockCols, B kBlockK * kMaxBlockCols.
+std::int64_t max_rows(std::int64_t l2_bytes, int tile_rows) {
+  const std::int64_t budget = l2_floats(l2_bytes);
   const std::int64_t rows = (budget - kBlockK * kMaxBlockCols) / (kBlockK + kMaxBlockCols);
   return std::clamp<std::int64_t>(rows, 48, 480) / tile_rows * tile_rows;
 }
@@ -40,7 +47,8 @@ class Arena {
 void fit(Schedule& s, const GemmKernels& k, const Blocking& b, std::int64_t second_panels) {
   const std::int64_t width = std::int64_t{2} * k.lanes;
   const std::int64_t panels = std::max(b.panels, second_panels);
-  s.a_floats = std::max(s.a_floats, ceil_div(b.rows, k.tile_rows) * k.a_width * kBlockK);
+  s.a_floats = std::max(s.a_floats, ceil_div(b.rows, k.tile_rows) *
+                                        std::max(k.a_width * kBlockK, k.tile_rows * kAStride));
   s.b_floats = std::max(s.b_floats, panels * width * kBlockK);
   s.c_floats = std::max(s.c_floats, b.rows * b.panels * width);
   s.c2_floats = std::max(s.c2_floats, b.rows * second_panels * width);
@@ -71,22 +79,34 @@ struct Cutter {
   }
 };
 
-void schedule_forward(const Problem& p, const GemmKernels& k, const Cutter& cut, Schedule& s,
+void schedule_forward(const Problem& p, const GemmKernels& k, std::int64_t l2_bytes, Schedule& s,
                       Arena& arena) {
-  s.pass_rows = p.op == Op::kMlp ? ceil_div(p.m, ceil_div(p.m, kMaxPassRows)) : p.m;
-  std::int64_t tasks = 0;
+  const std::int64_t width = std::int64_t{2} * k.lanes;
+  s.pass_rows = std::min(p.m, round_up(ceil_div(p.m, ceil_div(p.m, kMaxPassRows)), width));
+  const std::int64_t depth = p.op == Op::kDown ? p.h : p.d;
+  s.pack_chunks = p.norm.enabled ? 1 : ceil_div(depth, kChunk);
+  s.pack_tasks = ceil_div(s.pass_rows, width) * s.pack_chunks;
+  std::int64_t tasks = s.pack_tasks;
+  const auto fit_forward = [&](const ForwardBlocks& b, int matrices) {
+    const std::int64_t rows = round_up(b.rows * matrices, std::int64_t{2} * k.tile_rows);
+    s.a_floats = std::max(s.a_floats, std::int64_t{2} * k.tile_rows * kAStride);
+    s.c_floats = std::max(s.c_floats, rows * b.ldc);
+    tasks = std::max(tasks, b.tasks());
+  };
   if (p.op != Op::kDown) {
-    s.gate_up = cut(s.pass_rows, p.h, k.lanes, kMaxBlockCols);
-    fit(s, k, s.gate_up, 0);
-    tasks = s.gate_up.tasks();
+    s.gate_up = choose_forward(p.h, 2, s.pass_rows, k, l2_bytes, s.threads);
+    fit_forward(s.gate_up, 2);
   }
   if (p.op != Op::kGateUp) {
-    s.down = cut(s.pass_rows, p.d, std::int64_t{2} * k.lanes, kMaxBlockCols);
-    fit(s, k, s.down, 0);
-    tasks = std::max(tasks, s.down.tasks());
+    s.down = choose_forward(p.d, 1, s.pass_rows, k, l2_bytes, s.threads);
+    fit_forward(s.down, 1);
   }
-  if (p.norm.enabled) s.input = arena.take(s.pass_rows * p.d * size_bytes(p.x_dtype));
-  if (p.op == Op::kMlp) s.hidden = arena.take(s.pass_rows * p.h * size_bytes(p.x_dtype));
+  // pack_lines() writes whole vectors of k; the last panel may be narrow.
+  const auto panel_bytes = [&](std::int64_t cols) {
+    return round_up(s.pass_rows, k.lanes) * round_up(cols, kMaxLanes) * kFloat;
+  };
+  s.input = arena.take(panel_bytes(depth));
+  if (p.op == Op::kMlp) s.hidden = arena.take(panel_bytes(p.h));
   take_scratch(s, arena, tasks);
 }
 
@@ -138,6 +158,27 @@ Blocking choose_blocking(std::int64_t m, std::int64_t panels, std::int64_t max_p
   return best;
 }
 
+ForwardBlocks choose_forward(std::int64_t rows, int matrices, std::int64_t tokens,
+                             const GemmKernels& kernels, std::int64_t l2_bytes,
+                             int threads) noexcept {
+  // So many tasks a thread that an uneven end costs little.
+  constexpr std::int64_t kTasksEach = 4;
+  const std::int64_t width = std::int64_t{2} * kernels.lanes;
+  const std::int64_t panels = ceil_div(tokens, width);
+  ForwardBlocks b;
+  for (std::int64_t most = kMaxForwardRows; most >= kMaxForwardRows / 4; most /= 2) {
+    const std::int64_t budget =
+        l2_floats(l2_bytes) - most * (kAStride + kMaxLanes) - width * kBlockK;
+    b.rows = most / matrices;
+    b.row_blocks = ceil_div(rows, b.rows);
+    b.panels = std::clamp<std::int64_t>(budget / (most * width), 1, panels);
+    b.token_blocks = ceil_div(panels, b.panels);
+    b.ldc = b.panels * width + kMaxLanes;
+    if (b.tasks() >= kTasksEach * threads) break;
+  }
+  return b;
+}
+
 Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept {
   const Problem& p = plan.problem;
   const GemmKernels& k = gemm_kernels(target);
@@ -153,7 +194,7 @@ Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept {
       if (s.dots) {
         schedule_dots(p, s, arena);
       } else {
-        schedule_forward(p, k, cut, s, arena);
+        schedule_forward(p, k, plan.device.l2_bytes, s, arena);
       }
       break;
     case Op::kGateUpGrad:

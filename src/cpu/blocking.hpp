@@ -12,14 +12,20 @@
 
 namespace sluice::cpu {
 
-/// A K block: sums of this length start from zero and are added up, which bounds the error of long
-/// sums. A panel of B, 256 x 32 fp32, is as large as a usual L1 and streams from L2 at no loss.
-inline constexpr std::int64_t kBlockK = 256;
 /// The most columns of C (gate and up counted apart) of one task.
 inline constexpr std::int64_t kMaxBlockCols = 256;
-/// Tokens of one pass through gate_up and down of an mlp: bounds h in the workspace, while weights
-/// are read once per so many tokens.
-inline constexpr std::int64_t kMaxPassRows = 1024;
+/// Length of the K blocks of a sum of k terms: as even as can be, whole steps of prefetching.
+[[nodiscard]] constexpr std::int64_t block_k(std::int64_t k) noexcept {
+  const std::int64_t blocks = (k + kBlockK - 1) / kBlockK;
+  const std::int64_t each = (k + blocks - 1) / blocks;
+  return (each + kAheadSteps - 1) / kAheadSteps * kAheadSteps;
+}
+/// Tokens of one pass through gate_up and down of a forward GEMM: bounds the packed tokens and h in
+/// the workspace, while a widened weight is multiplied by so many tokens.
+inline constexpr std::int64_t kMaxPassRows = 256;
+/// Weight rows of one task of a forward GEMM (gate and up counted apart): a multiple of every
+/// target's tiles. Widened, a K block of them takes 102 KiB of L2.
+inline constexpr std::int64_t kMaxForwardRows = 96;
 
 /// Blocks of one GEMM's C: m_blocks times n_blocks tasks of `rows` rows by `panels` panels.
 struct Blocking {
@@ -30,6 +36,22 @@ struct Blocking {
   [[nodiscard]] std::int64_t tasks() const noexcept { return m_blocks * n_blocks; }
 };
 
+/// Blocks of a forward GEMM, whose C is [weight rows, tokens]: row_blocks * token_blocks tasks of
+/// `rows` weight rows (of each of gate and up) by `panels` panels of tokens.
+struct ForwardBlocks {
+  std::int64_t rows = 0;
+  std::int64_t row_blocks = 0;
+  std::int64_t panels = 0;
+  std::int64_t token_blocks = 0;
+  std::int64_t ldc = 0;  ///< floats from one row of C to the next
+  [[nodiscard]] std::int64_t tasks() const noexcept { return row_blocks * token_blocks; }
+};
+
+/// Blocks for `rows` weight rows, of each of `matrices` (1 or 2) matrices, by `tokens` tokens.
+[[nodiscard]] ForwardBlocks choose_forward(std::int64_t rows, int matrices, std::int64_t tokens,
+                                           const GemmKernels& kernels, std::int64_t l2_bytes,
+                                           int threads) noexcept;
+
 /// C of m rows and `panels` panels; no task takes more than max_panels of them.
 [[nodiscard]] Blocking choose_blocking(std::int64_t m, std::int64_t panels, std::int64_t max_panels,
                                        const GemmKernels& kernels, std::int64_t l2_bytes,
@@ -37,17 +59,19 @@ struct Blocking {
 
 /// Everything that launch needs to know beyond the plan. Offsets are bytes into the payload.
 struct Schedule {
-  bool dots = false;           ///< few tokens: dot products, else the GEMM
-  int threads = 1;             ///< at most this many share a region
-  std::int64_t pass_rows = 0;  ///< tokens of one pass (forward GEMMs)
-  Blocking gate_up;            ///< g and u; with dh beside them in a recomputing backward
-  Blocking down;               ///< y
-  Blocking dh;                 ///< dy·Wd
+  bool dots = false;             ///< few tokens: dot products, else the GEMM
+  int threads = 1;               ///< at most this many share a region
+  std::int64_t pass_rows = 0;    ///< tokens of one pass (forward GEMMs)
+  std::int64_t pack_chunks = 1;  ///< tasks that pack one panel of tokens
+  std::int64_t pack_tasks = 0;
+  ForwardBlocks gate_up;
+  ForwardBlocks down;
+  Blocking dh;  ///< dy·Wd
   Blocking dx;
   Blocking dw_gate_up;  ///< each of dw_gate and dw_up
   Blocking dw_down;
-  std::size_t input = 0;   ///< dots: tokens in fp32, zero-padded rows; GEMM: n of the norm
-  std::size_t hidden = 0;  ///< h: fp32 for dots, x's type for the GEMM
+  std::size_t input = 0;   ///< forward, fp32: rows of tokens for dots, panels for the GEMM
+  std::size_t hidden = 0;  ///< h: likewise; kMlpGrad: x's type
   std::size_t dg = 0;      ///< kMlpGrad, x's type
   std::size_t du = 0;
   std::size_t panels = 0;       ///< the first thread's scratch

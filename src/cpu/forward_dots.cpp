@@ -27,30 +27,26 @@ struct Tokens {
 };
 
 Tokens tokens_at(const Engine& e, std::size_t offset, std::int64_t width) {
-  const std::int64_t stride = round_up(width, kMaxLanes);
-  auto* data = static_cast<float*>(e.at(offset));
-  for (std::int64_t t = 0; t < e.problem.m; ++t) {
-    std::fill(data + t * stride + width, data + (t + 1) * stride, 0.0F);
-  }
-  return {data, stride};
+  return {static_cast<float*>(e.at(offset)), round_up(width, kMaxLanes)};
 }
 
-// x, or n where there is a norm, in fp32.
-Tokens project_input(const Engine& e) {
-  const Tokens out = tokens_at(e, e.schedule.input, e.problem.d);
-  // Microseconds for a few tokens, less than it takes to wake a thread.
-  const int threads = e.problem.m < 8 ? 1 : e.threads;
-  parallel_for(threads, e.problem.m, [&](std::int64_t t, int) {
-    float* row = out.data + t * out.stride;
-    if (e.problem.norm.enabled) {
-      norm_row(e, t, [&](std::int64_t col, std::int64_t n, const float* values) {
-        std::copy(values, values + n, row + col);
-      });
-    } else {
-      e.io.load(e.matrix(Operand::kX), t, 0, e.problem.d, row);
-    }
-  });
-  return out;
+void zero_ends(const Tokens& tokens, std::int64_t count, std::int64_t width) {
+  for (std::int64_t t = 0; t < count; ++t) {
+    std::fill(tokens.data + t * tokens.stride + width, tokens.data + (t + 1) * tokens.stride, 0.0F);
+  }
+}
+
+// One token of what is multiplied first in fp32: x, n where there is a norm, or h of a lone down.
+void widen_token(const Engine& e, const Tokens& out, std::int64_t t) {
+  float* row = out.data + t * out.stride;
+  if (e.problem.norm.enabled) {
+    norm_row(e, t, [&](std::int64_t col, std::int64_t n, const float* values) {
+      std::copy(values, values + n, row + col);
+    });
+  } else {
+    const Matrix& in = e.matrix(e.problem.op == Op::kDown ? Operand::kH : Operand::kX);
+    e.io.load(in, t, 0, in.cols, row);
+  }
 }
 
 struct Sums {
@@ -97,58 +93,59 @@ void gate_up_columns(const Engine& e, const Tokens& x, std::int64_t col, std::in
   }
 }
 
-void gate_up(const Engine& e, const Tokens* hidden) {
+void gate_up(const Engine& e, const Tokens& x, const Tokens* hidden, std::int64_t cols,
+             std::int64_t task) {
   const Problem& p = e.problem;
-  const Tokens x = project_input(e);
-  const std::int64_t row_bytes = 2 * bytes_of(p.w_dtype, p.d);
-  const std::int64_t cols = std::min(rows_per_task(row_bytes, p.h, e.threads), kMaxLines / 2);
-  parallel_for(e.threads, ceil_div(p.h, cols), [&](std::int64_t task, int) {
-    const std::int64_t col = task * cols;
-    const std::int64_t n = std::min(cols, p.h - col);
-    gate_up_columns(e, x, col, n, [&](std::int64_t t, float* h) {
-      if (hidden == nullptr) return e.io.store(e.matrix(Operand::kH), t, col, n, h);
-      e.io.round(p.x_dtype, n, h);
-      std::copy(h, h + n, hidden->data + t * hidden->stride + col);
-    });
+  const std::int64_t col = task * cols;
+  const std::int64_t n = std::min(cols, p.h - col);
+  gate_up_columns(e, x, col, n, [&](std::int64_t t, float* h) {
+    if (hidden == nullptr) return e.io.store(e.matrix(Operand::kH), t, col, n, h);
+    e.io.round(p.x_dtype, n, h);
+    std::copy(h, h + n, hidden->data + t * hidden->stride + col);
   });
 }
 
-void down(const Engine& e, const Tokens& hidden) {
+void down(const Engine& e, const Tokens& hidden, std::int64_t rows, std::int64_t task) {
   const Problem& p = e.problem;
   const Matrix& w_down = e.matrix(Operand::kWDown);
-  const std::int64_t rows = rows_per_task(bytes_of(p.w_dtype, p.h), p.d, e.threads);
-  parallel_for(e.threads, ceil_div(p.d, rows), [&](std::int64_t task, int) {
-    const std::int64_t col = task * rows;
-    const std::int64_t n = std::min(rows, p.d - col);
-    const void* lines[kMaxLines];
-    for (std::int64_t i = 0; i < n; ++i) lines[i] = w_down.at(col + i, 0);
-    Sums sums;
-    dots(e, lines, n, w_down.dtype, hidden, p.h, sums);
-    alignas(64) float bias[kMaxLines];
-    load_vector(e, Operand::kBDown, col, n, bias);
-    for (std::int64_t t = 0; t < p.m; ++t) finish_y(e, t, col, n, bias, sums.value[t]);
-  });
+  const std::int64_t col = task * rows;
+  const std::int64_t n = std::min(rows, p.d - col);
+  const void* lines[kMaxLines];
+  for (std::int64_t i = 0; i < n; ++i) lines[i] = w_down.at(col + i, 0);
+  Sums sums;
+  dots(e, lines, n, w_down.dtype, hidden, p.h, sums);
+  alignas(64) float bias[kMaxLines];
+  load_vector(e, Operand::kBDown, col, n, bias);
+  for (std::int64_t t = 0; t < p.m; ++t) finish_y(e, t, col, n, bias, sums.value[t]);
 }
 
 }  // namespace
 
+// One region: the tokens are widened, then gate_up, then down.
 void forward_dots(const Engine& e) noexcept {
-  switch (e.problem.op) {
-    case Op::kGateUp:
-      return gate_up(e, nullptr);
-    case Op::kDown: {
-      const Tokens hidden = tokens_at(e, e.schedule.input, e.problem.h);
-      for (std::int64_t t = 0; t < e.problem.m; ++t) {
-        e.io.load(e.matrix(Operand::kH), t, 0, e.problem.h, hidden.data + t * hidden.stride);
-      }
-      return down(e, hidden);
-    }
-    default: {
-      const Tokens hidden = tokens_at(e, e.schedule.hidden, e.problem.h);
-      gate_up(e, &hidden);
-      return down(e, hidden);
-    }
-  }
+  const Problem& p = e.problem;
+  const bool has_gate_up = p.op != Op::kDown;
+  const bool has_down = p.op != Op::kGateUp;
+  const std::int64_t width = has_gate_up ? p.d : p.h;
+  const Tokens x = tokens_at(e, e.schedule.input, width);
+  const Tokens hidden = has_gate_up && has_down ? tokens_at(e, e.schedule.hidden, p.h) : x;
+  zero_ends(x, p.m, width);
+  if (has_gate_up && has_down) zero_ends(hidden, p.m, p.h);
+
+  const std::int64_t pair_bytes = 2 * bytes_of(p.w_dtype, p.d);
+  const std::int64_t cols = std::min(rows_per_task(pair_bytes, p.h, e.threads), kMaxLines / 2);
+  const std::int64_t rows = rows_per_task(bytes_of(p.w_dtype, p.h), p.d, e.threads);
+  // Microseconds for a few tokens: less than it takes to share them.
+  const std::int64_t widen_tasks = p.m < 8 ? 1 : p.m;
+  const PhaseTasks tasks = {widen_tasks, has_gate_up ? ceil_div(p.h, cols) : 0,
+                            has_down ? ceil_div(p.d, rows) : 0};
+  parallel_phases(e.threads, 1, tasks,
+                  [&](std::int64_t, int phase, std::int64_t task, int /*worker*/) {
+                    if (phase == 1) return gate_up(e, x, has_down ? &hidden : nullptr, cols, task);
+                    if (phase == 2) return down(e, hidden, rows, task);
+                    if (widen_tasks > 1) return widen_token(e, x, task);
+                    for (std::int64_t t = 0; t < p.m; ++t) widen_token(e, x, t);
+                  });
 }
 
 }  // namespace sluice::cpu

@@ -1,118 +1,315 @@
 // SPDX-License-Identifier: Apache-2.0
-// gate_up, down and mlp through the GEMM. A task of gate_up holds g and u of its block side by side
-// and stores only h; g and u never reach memory unless they are asked for.
+// gate_up, down and mlp for more than a few tokens, in one parallel region. Weights are A: their
+// rows are widened a K block at a time, without being transposed. Tokens are B: packed once, shared
+// by all threads. So C is [weight rows, tokens], and h of an mlp comes out as the panels that down
+// reads.
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
 
 #include "cpu/engine.hpp"
 #include "cpu/thread_pool.hpp"
-#include "cpu/tile_rows.hpp"
 
 namespace sluice::cpu {
 namespace {
 
-// Tokens [first, first + rows) of the problem: one pass over the weights.
-struct Pass {
-  std::int64_t first;
-  std::int64_t rows;
+// Panels of tokens in the workspace, [panel][k][columns]: 2 * lanes tokens each, or lanes in a last
+// one with no more. Missing tokens are zeros in x and unread in h.
+class TokenPanels {
+ public:
+  TokenPanels(const Engine& e, std::size_t offset, std::int64_t tokens, std::int64_t k)
+      : data_(static_cast<float*>(e.at(offset))),
+        lanes_(e.lanes()),
+        tokens_(tokens),
+        // pack_lines() writes whole vectors of k.
+        panel_floats_(round_up(k, kMaxLanes) * 2 * lanes_) {}
+  [[nodiscard]] std::int64_t count() const { return ceil_div(tokens_, 2 * lanes_); }
+  [[nodiscard]] std::int64_t first(std::int64_t panel) const { return panel * 2 * lanes_; }
+  [[nodiscard]] std::int64_t tokens(std::int64_t panel) const {
+    return std::min(2 * lanes_, tokens_ - first(panel));
+  }
+  [[nodiscard]] std::int64_t width(std::int64_t panel) const {
+    return tokens(panel) > lanes_ ? 2 * lanes_ : lanes_;
+  }
+  [[nodiscard]] float* at(std::int64_t panel, std::int64_t k) const {
+    return data_ + panel * panel_floats_ + k * width(panel);
+  }
+
+ private:
+  float* data_;
+  std::int64_t lanes_;
+  std::int64_t tokens_;
+  std::int64_t panel_floats_;
 };
 
-// The rows of `m` that belong to the pass, as a matrix of their own.
-Matrix rows_of(const Matrix& m, const Pass& pass) {
-  Matrix out = m;
-  out.base = m.at(pass.first, 0);
-  out.rows = pass.rows;
-  return out;
+// Weight rows of a task: `count` gate (or down) rows from `first` on, and as many up rows behind
+// them, each part padded to whole tiles by null lines.
+struct WeightRows {
+  const Matrix& weights;
+  const Matrix* up;
+  std::int64_t first;
+  std::int64_t count;
+  std::int64_t padded;
+  [[nodiscard]] std::int64_t lines() const { return up == nullptr ? padded : 2 * padded; }
+};
+
+WeightRows weight_rows(const Engine& e, const ForwardBlocks& blocks, std::int64_t block,
+                       Operand weights, std::optional<Operand> up) {
+  const Matrix& w = e.matrix(weights);
+  const std::int64_t first = block * blocks.rows;
+  const std::int64_t count = std::clamp<std::int64_t>(w.rows - first, 0, blocks.rows);
+  // A narrow tile is two wide ones high; two matrices share the padding.
+  const std::int64_t unit = (up ? 1 : 2) * std::int64_t{e.kernels.gemm.tile_rows};
+  return {w, up ? &e.matrix(*up) : nullptr, first, count, round_up(count, unit)};
 }
 
-void normalise(const Engine& e, const Pass& pass, const Matrix& out) {
-  parallel_for(e.threads, pass.rows, [&](std::int64_t row, int) {
-    norm_row(e, pass.first + row, [&](std::int64_t col, std::int64_t n, const float* values) {
-      e.io.store(out, row, col, n, values);
-    });
-  });
-}
+using Lines = std::array<const void*, kMaxForwardRows>;
 
-// One task: g and u of the block, then h row by row while they are in cache.
-void gate_up_block(const Engine& e, const Pass& pass, const Block& block, const Scratch& scratch,
-                   const Matrix& h) {
-  const std::int64_t padded = block.panels * e.lanes();
-  const std::int64_t col = block.panel * e.lanes();
-  const std::int64_t n = std::min(padded, e.problem.h - col);
-  alignas(64) float b_gate[kMaxPairCols];
-  alignas(64) float b_up[kMaxPairCols];
-  if (e.problem.bias_gate_up) {
-    load_bias(e, Operand::kBGate, col, n, padded, b_gate);
-    load_bias(e, Operand::kBUp, col, n, padded, b_up);
-  }
-  alignas(64) float g[kMaxPairCols];
-  alignas(64) float u[kMaxPairCols];
-  for (std::int64_t i = 0; i < block.rows; ++i) {
-    split_pair(e, scratch.c + i * 2 * padded, block.panels, b_gate, b_up, g, u);
-    const std::int64_t row = block.row + i;
-    if (e.problem.save_g_u) {
-      e.io.store(e.matrix(Operand::kG), pass.first + row, col, n, g);
-      e.io.store(e.matrix(Operand::kU), pass.first + row, col, n, u);
+void fill_lines(const WeightRows& rows, Lines& out) {
+  const auto part = [&](const Matrix& w, std::size_t begin) {
+    for (std::int64_t i = 0; i < rows.padded; ++i) {
+      out[begin + static_cast<std::size_t>(i)] = i < rows.count ? w.at(rows.first + i, 0) : nullptr;
     }
-    e.kernels.gate.mul(e.problem.gate, g, u, n, g);
-    e.io.store(h, row, col, n, g);
+  };
+  part(rows.weights, 0);
+  if (rows.up != nullptr) part(*rows.up, static_cast<std::size_t>(rows.padded));
+}
+
+void advance(Lines& lines, std::int64_t count, std::int64_t bytes) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    auto& line = lines[static_cast<std::size_t>(i)];
+    if (line != nullptr) line = static_cast<const char*>(line) + bytes;
   }
 }
 
-void gate_up(const Engine& e, const Pass& pass, const Matrix& x, const Matrix& h) {
-  const Product product{
-      .a = x, .b = e.matrix(Operand::kWGate), .pair = e.matrix(Operand::kWUp), .k = e.problem.d};
-  Blocking blocking = e.schedule.gate_up;
-  blocking.m_blocks = ceil_div(pass.rows, blocking.rows);
-  const std::int64_t panels = ceil_div(e.problem.h, e.lanes());
-  parallel_for(e.threads, blocking.tasks(), [&](std::int64_t task, int worker) {
-    const Block block = block_of(blocking, task, pass.rows, panels);
-    const Scratch scratch = e.scratch(worker);
-    multiply(e.kernels.gemm, {&product, 1}, block, scratch, scratch.c);
-    gate_up_block(e, pass, block, scratch, h);
-  });
+// Panels [first, end) of a task and its C: [weight rows, tokens], `ldc` floats from row to row.
+struct PanelRange {
+  std::int64_t first;
+  std::int64_t end;
+  std::int64_t ldc;
+};
+
+// c = rows · tokens. `next` are the rows that this thread will probably read afterwards.
+void multiply_rows(const Engine& e, const WeightRows& rows, const WeightRows& next,
+                   const TokenPanels& tokens, const PanelRange& range, std::int64_t k,
+                   const Scratch& scratch) {
+  const GemmKernels& gemm = e.kernels.gemm;
+  const DType dtype = rows.weights.dtype;
+  const std::int64_t count = rows.lines();
+  const std::int64_t step = block_k(k);
+  const std::int64_t step_bytes = bytes_of(dtype, step);
+  const std::int64_t strip = std::int64_t{2} * gemm.tile_rows;
+  Lines lines;
+  Lines ahead_lines;
+  fill_lines(rows, lines);
+  ahead_lines = lines;
+  for (std::int64_t begin = 0; begin < k; begin += step) {
+    const std::int64_t size = std::min(step, k - begin);
+    const bool last = begin + step >= k;
+    if (!last) {
+      std::copy(lines.begin(), lines.begin() + count, ahead_lines.begin());
+      advance(ahead_lines, count, step_bytes);
+    } else if (next.lines() == count) {
+      fill_lines(next, ahead_lines);
+    }
+    // A strip of rows is widened into L1 and meets all panels of tokens, which stream from L2.
+    for (std::int64_t row = 0; row < count; row += strip) {
+      gemm.widen_lines[static_cast<std::size_t>(dtype)](
+          lines.data() + row, static_cast<int>(std::min(strip, count - row)), size, scratch.a);
+      const void* const* const ahead_strip =
+          row + strip < count ? lines.data() + row + strip : ahead_lines.data();
+      for (std::int64_t panel = range.first; panel < range.end; ++panel) {
+        const bool narrow = tokens.width(panel) == gemm.lanes;
+        const std::int64_t height = narrow ? strip : gemm.tile_rows;
+        const GemmKernels::Tile tile = narrow ? gemm.narrow_tile
+                                              : gemm.tile[static_cast<std::size_t>(Rows::kLines)]
+                                                         [static_cast<std::size_t>(gemm.tile_rows)];
+        float* const c = scratch.c + tokens.first(panel) - tokens.first(range.first);
+        for (std::int64_t i = row; i < std::min(row + strip, count); i += height) {
+          const Ahead ahead{ahead_strip + (i - row), bytes_of(dtype, kAheadSteps)};
+          tile(scratch.a + (i - row) * kAStride, tokens.at(panel, begin), size, c + i * range.ldc,
+               range.ldc, begin > 0, panel + 1 == range.end ? &ahead : nullptr);
+        }
+      }
+    }
+    advance(lines, count, step_bytes);
+  }
 }
 
-void down(const Engine& e, const Pass& pass, const Matrix& h) {
-  const Product product{.a = h, .b = e.matrix(Operand::kWDown), .k = e.problem.h};
-  Blocking blocking = e.schedule.down;
-  blocking.m_blocks = ceil_div(pass.rows, blocking.rows);
-  const std::int64_t width = e.panel_width();
-  const std::int64_t panels = ceil_div(e.problem.d, width);
-  parallel_for(e.threads, blocking.tasks(), [&](std::int64_t task, int worker) {
-    const Block block = block_of(blocking, task, pass.rows, panels);
-    const Scratch scratch = e.scratch(worker);
-    multiply(e.kernels.gemm, {&product, 1}, block, scratch, scratch.c);
-    const std::int64_t col = block.panel * width;
-    const std::int64_t n = std::min(block.panels * width, e.problem.d - col);
-    alignas(64) float bias[kMaxBlockCols];
-    load_vector(e, Operand::kBDown, col, n, bias);
-    for (std::int64_t i = 0; i < block.rows; ++i) {
-      finish_y(e, pass.first + block.row + i, col, n, bias, scratch.c + i * block.panels * width);
+class Forward {
+ public:
+  Forward(const Engine& e, std::int64_t first, std::int64_t count)
+      : e_(e),
+        p_(e.problem),
+        first_(first),
+        count_(count),
+        x_(e, e.schedule.input, count, p_.op == Op::kDown ? p_.h : p_.d),
+        h_(e, e.schedule.hidden, count, p_.h) {}
+
+  void pack(std::int64_t task) const;
+  void gate_up(std::int64_t task, int worker) const;
+  void down(std::int64_t task, int worker) const;
+
+ private:
+  void pack_normed(std::int64_t panel) const;
+  [[nodiscard]] PanelRange panels(const ForwardBlocks& blocks, std::int64_t block) const;
+  template <class Put>
+  void each_token(const float* c, const PanelRange& range, std::int64_t n, const Put& put) const;
+
+  const Engine& e_;
+  const Problem& p_;
+  std::int64_t first_;  // token of the problem
+  std::int64_t count_;  // tokens of the pass
+  TokenPanels x_;       // what is multiplied first: x, n of the norm, or h of a lone down
+  TokenPanels h_;
+};
+
+// One panel's chunk of columns; with a norm, whose scale needs the whole row, one panel.
+void Forward::pack(std::int64_t task) const {
+  if (p_.norm.enabled) return pack_normed(task);
+  const Matrix& in = e_.matrix(p_.op == Op::kDown ? Operand::kH : Operand::kX);
+  const std::int64_t panel = task / e_.schedule.pack_chunks;
+  const std::int64_t col = task % e_.schedule.pack_chunks * kChunk;
+  if (panel >= x_.count()) return;
+  const void* lines[2 * kMaxLanes];
+  for (std::int64_t i = 0; i < x_.tokens(panel); ++i) {
+    lines[i] = in.at(first_ + x_.first(panel) + i, col);
+  }
+  e_.kernels.gemm.pack_lines[static_cast<std::size_t>(in.dtype)](
+      lines, static_cast<int>(x_.tokens(panel)), std::min(kChunk, in.cols - col),
+      static_cast<int>(x_.width(panel)), x_.at(panel, col));
+}
+
+void Forward::pack_normed(std::int64_t panel) const {
+  if (panel >= x_.count()) return;
+  alignas(64) float rows[2 * kMaxLanes][kChunk];
+  float scale[2 * kMaxLanes];
+  const void* lines[2 * kMaxLanes];
+  const std::int64_t tokens = x_.tokens(panel);
+  const std::int64_t first = first_ + x_.first(panel);
+  for (std::int64_t i = 0; i < tokens; ++i) {
+    scale[i] = norm_scale(e_, first + i);
+    lines[i] = rows[i];
+  }
+  for (std::int64_t col = 0; col < p_.d; col += kChunk) {
+    const std::int64_t n = std::min(kChunk, p_.d - col);
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      norm_output(e_, first + i, scale[i], col, n, rows[i]);
     }
+    e_.kernels.gemm.pack_lines[static_cast<std::size_t>(DType::kF32)](
+        lines, static_cast<int>(tokens), n, static_cast<int>(x_.width(panel)), x_.at(panel, col));
+  }
+}
+
+PanelRange Forward::panels(const ForwardBlocks& blocks, std::int64_t block) const {
+  const std::int64_t first = block * blocks.panels;
+  const std::int64_t end = std::min(first + blocks.panels, x_.count());
+  return {first, end, blocks.ldc};
+}
+
+// put(token of the problem, values) for every token of the range, values[i] = c[i, token], i < n.
+template <class Put>
+void Forward::each_token(const float* c, const PanelRange& range, std::int64_t n,
+                         const Put& put) const {
+  const void* lines[kMaxForwardRows];
+  alignas(64) float rows[2 * kMaxLanes * kMaxForwardRows];
+  const std::int64_t width = round_up(n, 4);
+  for (std::int64_t panel = range.first; panel < range.end; ++panel) {
+    const float* const from = c + x_.first(panel) - x_.first(range.first);
+    for (std::int64_t i = 0; i < n; ++i) lines[i] = from + i * range.ldc;
+    e_.kernels.gemm.pack_lines[static_cast<std::size_t>(DType::kF32)](
+        lines, static_cast<int>(n), x_.tokens(panel), static_cast<int>(width), rows);
+    for (std::int64_t t = 0; t < x_.tokens(panel); ++t) {
+      put(first_ + x_.first(panel) + t, rows + t * width);
+    }
+  }
+}
+
+// g and u of the block, then h row by row while they are in cache.
+void Forward::gate_up(std::int64_t task, int worker) const {
+  const ForwardBlocks& blocks = e_.schedule.gate_up;
+  const std::int64_t block = task / blocks.token_blocks;
+  const PanelRange range = panels(blocks, task % blocks.token_blocks);
+  if (range.first >= range.end) return;
+  const auto rows_of = [&](std::int64_t b) {
+    return weight_rows(e_, blocks, b, Operand::kWGate, Operand::kWUp);
+  };
+  const WeightRows rows = rows_of(block);
+  const Scratch scratch = e_.scratch(worker);
+  multiply_rows(e_, rows, rows_of(block + e_.threads), x_, range, p_.d, scratch);
+
+  const std::int64_t n = rows.count;
+  float* const g = scratch.c;
+  float* const u = scratch.c + rows.padded * range.ldc;
+  const std::int64_t width =
+      x_.first(range.end - 1) + x_.width(range.end - 1) - x_.first(range.first);
+  if (p_.bias_gate_up) {
+    alignas(64) float bias[kMaxForwardRows];
+    const auto add = [&](Operand id, float* to) {
+      load_vector(e_, id, rows.first, n, bias);
+      for (std::int64_t i = 0; i < n; ++i) {
+        for (std::int64_t t = 0; t < width; ++t) to[i * range.ldc + t] += bias[i];
+      }
+    };
+    add(Operand::kBGate, g);
+    add(Operand::kBUp, u);
+  }
+  const auto store_to = [&](Operand id) {
+    return [&, id](std::int64_t token, const float* values) {
+      e_.io.store(e_.matrix(id), token, rows.first, n, values);
+    };
+  };
+  if (p_.save_g_u) {
+    each_token(g, range, n, store_to(Operand::kG));
+    each_token(u, range, n, store_to(Operand::kU));
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    float* const h = g + i * range.ldc;
+    e_.kernels.gate.mul(p_.gate, h, u + i * range.ldc, width, h);
+    if (p_.op == Op::kGateUp) continue;
+    e_.io.round(p_.x_dtype, width, h);
+    for (std::int64_t panel = range.first; panel < range.end; ++panel) {
+      std::memcpy(h_.at(panel, rows.first + i), h + x_.first(panel) - x_.first(range.first),
+                  static_cast<std::size_t>(h_.width(panel)) * sizeof(float));
+    }
+  }
+  if (p_.op == Op::kGateUp) each_token(g, range, n, store_to(Operand::kH));
+}
+
+void Forward::down(std::int64_t task, int worker) const {
+  const ForwardBlocks& blocks = e_.schedule.down;
+  const std::int64_t block = task / blocks.token_blocks;
+  const PanelRange range = panels(blocks, task % blocks.token_blocks);
+  if (range.first >= range.end) return;
+  const auto rows_of = [&](std::int64_t b) {
+    return weight_rows(e_, blocks, b, Operand::kWDown, std::nullopt);
+  };
+  const WeightRows rows = rows_of(block);
+  const Scratch scratch = e_.scratch(worker);
+  multiply_rows(e_, rows, rows_of(block + e_.threads), p_.op == Op::kDown ? x_ : h_, range, p_.h,
+                scratch);
+  alignas(64) float bias[kMaxForwardRows];
+  load_vector(e_, Operand::kBDown, rows.first, rows.count, bias);
+  each_token(scratch.c, range, rows.count, [&](std::int64_t token, float* values) {
+    finish_y(e_, token, rows.first, rows.count, bias, values);
   });
 }
 
 }  // namespace
 
 void forward_gemm(const Engine& e) noexcept {
-  const Problem& p = e.problem;
-  for (std::int64_t first = 0; first < p.m; first += e.schedule.pass_rows) {
-    const Pass pass{first, std::min(e.schedule.pass_rows, p.m - first)};
-    if (p.op == Op::kDown) {
-      down(e, pass, rows_of(e.matrix(Operand::kH), pass));
-      continue;
-    }
-    Matrix x = rows_of(e.matrix(Operand::kX), pass);
-    if (p.norm.enabled) {
-      x = dense(e.at(e.schedule.input), p.x_dtype, pass.rows, p.d);
-      normalise(e, pass, x);
-    }
-    const bool whole = p.op == Op::kMlp;
-    const Matrix h = whole ? dense(e.at(e.schedule.hidden), p.x_dtype, pass.rows, p.h)
-                           : rows_of(e.matrix(Operand::kH), pass);
-    gate_up(e, pass, x, h);
-    if (whole) down(e, pass, h);
-  }
+  const Schedule& s = e.schedule;
+  const std::int64_t passes = ceil_div(e.problem.m, s.pass_rows);
+  const PhaseTasks tasks = {s.pack_tasks, s.gate_up.tasks(), s.down.tasks()};
+  parallel_phases(e.threads, passes, tasks,
+                  [&](std::int64_t pass, int phase, std::int64_t task, int worker) {
+                    const std::int64_t first = pass * s.pass_rows;
+                    const Forward forward(e, first, std::min(s.pass_rows, e.problem.m - first));
+                    if (phase == 0) return forward.pack(task);
+                    if (phase == 1) return forward.gate_up(task, worker);
+                    forward.down(task, worker);
+                  });
 }
 
 }  // namespace sluice::cpu

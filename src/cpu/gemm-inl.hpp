@@ -8,6 +8,9 @@
 #define SLUICE_CPU_GEMM_INL
 #endif
 
+#include <algorithm>
+#include <utility>
+
 #include "cpu/blocks-inl.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/vector-inl.hpp"
@@ -20,32 +23,102 @@ namespace sluice::cpu::HWY_NAMESPACE {
 inline constexpr int kTileRows = kLanes == 16 ? 12 : (kLanes == 8 ? 6 : 4);
 inline constexpr int kAWidth = (kTileRows + 3) / 4 * 4;
 inline constexpr int kBWidth = 2 * kLanes;
+// A's element of tile row i at step p.
+template <Rows kForm>
+HWY_INLINE float a_element(const float* a, int i, std::int64_t p) {
+  return kForm == Rows::kLines ? a[i * kAStride + p] : a[p * kAWidth + i];
+}
 
+// Rows may be null, so addresses are numbers.
 template <int kRows>
-void tile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, std::int64_t k,
-          float* HWY_RESTRICT c, std::int64_t ldc, bool add) {
-  const F32 d;
-  hn::Vec<F32> sum[kRows][2];
-#pragma GCC unroll 12
-  for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = hn::Zero(d);
-  for (std::int64_t p = 0; p < k; ++p, a += kAWidth, b += kBWidth) {
-    const auto b0 = hn::LoadU(d, b);
-    const auto b1 = hn::LoadU(d, b + kLanes);
-#pragma GCC unroll 12
+HWY_INLINE void prefetch_ahead(const Ahead& ahead, std::int64_t step) {
+  for (std::int64_t at = 0; at < ahead.step_bytes; at += 64) {
     for (int i = 0; i < kRows; ++i) {
-      const auto ai = hn::Set(d, a[i]);
-      sum[i][0] = hn::MulAdd(ai, b0, sum[i][0]);
-      sum[i][1] = hn::MulAdd(ai, b1, sum[i][1]);
+      const auto line = reinterpret_cast<std::uintptr_t>(ahead.lines[i]);
+      const auto offset = static_cast<std::uintptr_t>(step * ahead.step_bytes + at);
+      __builtin_prefetch(reinterpret_cast<const void*>(line + offset), 0, 3);
     }
   }
-#pragma GCC unroll 12
-  for (int i = 0; i < kRows; ++i, c += ldc) {
-    if (add) {
-      sum[i][0] = hn::Add(hn::LoadU(d, c), sum[i][0]);
-      sum[i][1] = hn::Add(hn::LoadU(d, c + kLanes), sum[i][1]);
+}
+
+template <int kRows, int kVecs, Rows kForm>
+void tile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, std::int64_t k,
+          float* HWY_RESTRICT c, std::int64_t ldc, bool add, const Ahead* ahead) {
+  const F32 d;
+  hn::Vec<F32> sum[kRows][kVecs];
+#pragma GCC unroll 24
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) sum[i][v] = hn::Zero(d);
+  }
+  for (std::int64_t begin = 0; begin < k; begin += kAheadSteps) {
+    if (ahead != nullptr) prefetch_ahead<kRows>(*ahead, begin / kAheadSteps);
+    const std::int64_t end = begin + kAheadSteps < k ? begin + kAheadSteps : k;
+    for (std::int64_t p = begin; p < end; ++p, b += kVecs * kLanes) {
+      hn::Vec<F32> bv[kVecs];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVecs; ++v) bv[v] = hn::LoadU(d, b + v * kLanes);
+#pragma GCC unroll 24
+      for (int i = 0; i < kRows; ++i) {
+        const auto ai = hn::Set(d, a_element<kForm>(a, i, p));
+#pragma GCC unroll 2
+        for (int v = 0; v < kVecs; ++v) sum[i][v] = hn::MulAdd(ai, bv[v], sum[i][v]);
+      }
     }
-    hn::StoreU(sum[i][0], d, c);
-    hn::StoreU(sum[i][1], d, c + kLanes);
+  }
+#pragma GCC unroll 24
+  for (int i = 0; i < kRows; ++i, c += ldc) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) {
+      float* const at = c + v * kLanes;
+      hn::StoreU(add ? hn::Add(hn::LoadU(d, at), sum[i][v]) : sum[i][v], d, at);
+    }
+  }
+}
+
+// Tiles of 1 to kTileRows rows by two vectors, indexed by rows.
+template <Rows kForm>
+constexpr GemmKernels::Tiles tiles() {
+  GemmKernels::Tiles out{};
+  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+    ((out[kIndex + 1] = tile<static_cast<int>(kIndex) + 1, 2, kForm>), ...);
+  }
+  (std::make_index_sequence<kTileRows>());
+  return out;
+}
+
+template <class T>
+void widen_lines(const void* const* lines, int count, std::int64_t k, float* out) {
+  const F32 d;
+  for (int i = 0; i < count; ++i, out += kAStride) {
+    std::int64_t p = 0;
+    if (lines[i] == nullptr) {
+      for (; p < k; p += kLanes) hn::StoreU(hn::Zero(d), d, out + p);
+      continue;
+    }
+    for (; p + kLanes <= k; p += kLanes) {
+      hn::StoreU(load<T>(d, element<T>(lines[i], p)), d, out + p);
+    }
+    if (p < k) hn::StoreU(load_n<T>(d, element<T>(lines[i], p), k - p), d, out + p);
+  }
+}
+
+// The same from blocks: k is a multiple of theirs.
+template <class T>
+void widen_block_lines(const void* const* lines, int count, std::int64_t k, float* out) {
+  const F32 d;
+  for (int i = 0; i < count; ++i, out += kAStride) {
+    if (lines[i] == nullptr) {
+      std::fill(out, out + k, 0.0F);
+      continue;
+    }
+    for (std::int64_t p = 0; p < k; p += kBlockElems) {
+      const void* const block = block_at<T>(lines[i], p);
+      hn::Vec<F32> w[kBlockVecs];
+      load_block<T>(block, scale_of<T>(block), w);
+#pragma GCC unroll 8
+      for (int v = 0; v < kBlockVecs; ++v) hn::StoreU(w[v], d, out + p + v * kLanes);
+    }
   }
 }
 
@@ -160,25 +233,23 @@ void pack_row(const void* row, std::int64_t n, int width, std::int64_t panel_str
   pack_row_by<T>(hn::CappedTag<float, 4>(), row, n, width, panel_stride, out);
 }
 
-inline const GemmKernels& gemm_table(){
-    static constexpr GemmKernels kTable = {
-        kLanes,
-        kTileRows,
-        kAWidth,
-        {nullptr, tile<1>, tile<2>, tile<3>, tile<4>,
-#if HWY_TARGET == HWY_EMU128
-         nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr},
-#elif HWY_TARGET == HWY_AVX2
-         tile<5>, tile<6>, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr},
-#else
-         tile<5>, tile<6>, tile<7>, tile<8>, tile<9>, tile<10>, tile<11>, tile<12>},
-#endif
-        {pack_lines<math::BF16>, pack_lines<math::F16>, pack_lines<float>, nullptr,
-         pack_block_lines<math::Q8_0>, pack_block_lines<math::Q4_0>, pack_block_lines<math::Q4_1>},
-        {pack_row<math::BF16>, pack_row<math::F16>, pack_row<float>},
-    };
-return kTable;
-}  // namespace sluice::cpu::HWY_NAMESPACE
+inline const GemmKernels& gemm_table() {
+  static constexpr GemmKernels kTable = {
+      .lanes = kLanes,
+      .tile_rows = kTileRows,
+      .a_width = kAWidth,
+      .tile = {tiles<Rows::kLines>(), tiles<Rows::kSteps>()},
+      .narrow_tile = tile<2 * kTileRows, 1, Rows::kLines>,
+      .widen_lines = {widen_lines<math::BF16>, widen_lines<math::F16>, widen_lines<float>, nullptr,
+                      widen_block_lines<math::Q8_0>, widen_block_lines<math::Q4_0>,
+                      widen_block_lines<math::Q4_1>},
+      .pack_lines = {pack_lines<math::BF16>, pack_lines<math::F16>, pack_lines<float>, nullptr,
+                     pack_block_lines<math::Q8_0>, pack_block_lines<math::Q4_0>,
+                     pack_block_lines<math::Q4_1>},
+      .pack_row = {pack_row<math::BF16>, pack_row<math::F16>, pack_row<float>},
+  };
+  return kTable;
+}
 
 }  // namespace sluice::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -29,7 +29,6 @@ class Multiplier {
         scratch_(scratch),
         cut_{block.rows, ceil_div(block.rows, kernels.tile_rows)},
         b_width_(2 * kernels.lanes),
-        a_stride_(kBlockK * kernels.a_width),
         b_stride_(kBlockK * b_width_) {}
 
   void pack_a(const Product& product, Step step) const {
@@ -37,11 +36,11 @@ class Multiplier {
     for (std::int64_t t = 0; t < cut_.tiles; ++t) {
       const std::int64_t first = block_.row + cut_.begin(t);
       const std::int64_t count = cut_.begin(t + 1) - cut_.begin(t);
-      float* out = scratch_.a + t * a_stride_;
+      float* out = a_tile(product.a_rows, t);
       if (product.a_rows == Rows::kLines) {
         const void* lines[kMaxTileRows];
         for (std::int64_t i = 0; i < count; ++i) lines[i] = product.a.at(first + i, step.begin);
-        k_.pack_lines[dtype](lines, static_cast<int>(count), step.size, k_.a_width, out);
+        k_.widen_lines[dtype](lines, static_cast<int>(count), step.size, out);
       } else {
         for (std::int64_t p = 0; p < step.size; ++p) {
           k_.pack_row[dtype](product.a.at(step.begin + p, first), count, k_.a_width, 0,
@@ -63,20 +62,24 @@ class Multiplier {
   }
 
   // `c` gets (or gets added) the product of what is packed.
-  void tiles(Step step, bool add, float* c) const {
+  void tiles(Rows a_rows, Step step, bool add, float* c) const {
     const std::int64_t ldc = block_.panels * b_width_;
     for (std::int64_t panel = 0; panel < block_.panels; ++panel) {
       const float* b = scratch_.b + panel * b_stride_;
       for (std::int64_t t = 0; t < cut_.tiles; ++t) {
         const std::int64_t first = cut_.begin(t);
         const auto rows = static_cast<std::size_t>(cut_.begin(t + 1) - first);
-        k_.tile[rows](scratch_.a + t * a_stride_, b, step.size, c + first * ldc + panel * b_width_,
-                      ldc, add);
+        k_.tile[static_cast<std::size_t>(a_rows)][rows](
+            a_tile(a_rows, t), b, step.size, c + first * ldc + panel * b_width_, ldc, add, nullptr);
       }
     }
   }
 
  private:
+  [[nodiscard]] float* a_tile(Rows form, std::int64_t t) const {
+    return scratch_.a + t * (form == Rows::kLines ? k_.tile_rows * kAStride : k_.a_width * kBlockK);
+  }
+
   void pack_b_lines(const Product& product, Step step) const {
     const bool paired = product.pair.present();
     const std::int64_t lanes = k_.lanes;
@@ -100,7 +103,6 @@ class Multiplier {
   const Scratch& scratch_;
   Cut cut_;
   int b_width_;
-  std::int64_t a_stride_;
   std::int64_t b_stride_;
 };
 
@@ -111,11 +113,12 @@ void multiply(const GemmKernels& kernels, std::span<const Product> products, con
   const Multiplier multiplier(kernels, block, scratch);
   bool add = false;
   for (const Product& product : products) {
-    for (std::int64_t begin = 0; begin < product.k; begin += kBlockK) {
-      const Step step{begin, std::min(kBlockK, product.k - begin)};
+    const std::int64_t size = block_k(product.k);
+    for (std::int64_t begin = 0; begin < product.k; begin += size) {
+      const Step step{begin, std::min(size, product.k - begin)};
       multiplier.pack_a(product, step);
       multiplier.pack_b(product, step);
-      multiplier.tiles(step, add, c);
+      multiplier.tiles(product.a_rows, step, add, c);
       add = true;
     }
   }

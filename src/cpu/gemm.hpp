@@ -10,12 +10,6 @@
 
 namespace sluice::cpu {
 
-/// What the rows of a stored matrix are to a product.
-enum class Rows : std::uint8_t {
-  kLines,  ///< a row holds all k of one row of A or column of B: x, w of y = x·wᵀ
-  kSteps,  ///< a row holds one k of all rows of A or columns of B: x of dw = dgᵀ·x
-};
-
 /// One term of C. A gives C's rows, B its columns. Where `pair` is there, B's panels are paired:
 /// panel p holds `lanes` columns of b beside the same columns of pair, so that one register tile
 /// has gate and up of the same elements. Pairs are kLines.

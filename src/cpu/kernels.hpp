@@ -6,6 +6,7 @@
 // with a block. Any alignment of elements is fine everywhere.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "sluice/device.hpp"
@@ -18,17 +19,48 @@ inline constexpr int kEngineDTypes = 3;
 inline constexpr int kMaxLanes = 16;
 inline constexpr int kMaxTileRows = 12;
 
-/// Register tile of the GEMM: up to tile_rows rows of A by 2 vectors of B's columns.
+/// A K block: sums of this length start from zero and are added up, which bounds the error of long
+/// sums. A panel of B, 256 x 32 fp32, is as large as a usual L1 and streams from L2 at no loss.
+inline constexpr std::int64_t kBlockK = 256;
+/// Floats from one widened row of A to the next: a line beyond a power of two, so that the rows of
+/// a tile do not fall into the same sets of L1.
+inline constexpr std::int64_t kAStride = kBlockK + kMaxLanes;
+
+/// What the rows of a stored matrix are to a product.
+enum class Rows : std::uint8_t {
+  kLines,  ///< a row holds all k of one row of A or column of B: x, w of y = x·wᵀ
+  kSteps,  ///< a row holds one k of all rows of A or columns of B: x of dw = dgᵀ·x
+};
+
+/// Steps of k between two rounds of prefetching: a cache line of a 16-bit row.
+inline constexpr std::int64_t kAheadSteps = 32;
+
+/// Where the rows of a tile go on in memory: prefetched while the tile runs.
+struct Ahead {
+  const void* const* lines;  ///< one for each row of the tile; need not be readable
+  std::int64_t step_bytes;   ///< of kAheadSteps elements of a row
+};
+
+/// Register tiles of the GEMM: rows of A by vectors of B's columns.
 struct GemmKernels {
+  /// c[i, j] (+)= sum over k of A[i, k] * b[k * width + j] for the tile's rows and columns, in the
+  /// order of k, every element by itself. `add` adds the sum to c, else it is stored. A lies
+  /// widened (kLines: a[i * kAStride + k]) or packed (kSteps: a[k * a_width + i]). `ahead` may be
+  /// null.
+  using Tile = void (*)(const float* a, const float* b, std::int64_t k, float* c, std::int64_t ldc,
+                        bool add, const Ahead* ahead);
+  using Tiles = std::array<Tile, kMaxTileRows + 1>;
+
   int lanes;      ///< fp32 lanes of a vector; a panel of B is 2 * lanes columns wide
   int tile_rows;  ///< rows of a full tile, so many accumulator pairs fit in registers
   int a_width;    ///< floats from one k to the next in a packed panel of A
 
-  /// c[i, j] (+)= sum over k of a[k * a_width + i] * b[k * 2 * lanes + j] for i < rows, in the
-  /// order of k, every element by itself; indexed by rows. `add` adds the sum to c, else it is
-  /// stored.
-  void (*tile[kMaxTileRows + 1])(const float* a, const float* b, std::int64_t k, float* c,
-                                 std::int64_t ldc, bool add);
+  Tiles tile[2];     ///< by A's form, by rows: two vectors of columns
+  Tile narrow_tile;  ///< kLines; 2 * tile_rows rows by one vector
+
+  /// out[i * kAStride + p] = lines[i][p] for i < count, p < k <= kBlockK; a null line is zeros.
+  /// Writes k rounded up to lanes.
+  void (*widen_lines[kDTypeCount])(const void* const* lines, int count, std::int64_t k, float* out);
 
   /// out[k * width + i] = lines[i][k]: `count` lines, each contiguous in k, become one panel. A
   /// null line and those from count to width (a multiple of 4) are zeros. Writes k rounded up to
@@ -44,9 +76,9 @@ struct GemmKernels {
 
 /// Dot products for a few tokens: the weights are read once, in their own type.
 struct DotKernels {
-  /// Up to here dot products beat the GEMM, which packs every weight for a few tokens' worth of
-  /// work.
-  static constexpr std::int64_t kMaxTokens = 16;
+  /// Up to here dot products beat the GEMM, whose narrowest panel has as many tokens as a vector
+  /// has lanes (16 with AVX-512) and costs the same for fewer.
+  static constexpr std::int64_t kMaxTokens = 12;
   /// out[t * ldo + i] = sum over k of lines[i][k] * x[t * ldx + k]. Rows of x are zero from k to
   /// the next multiple of kMaxLanes.
   void (*dots[kDTypeCount])(const void* const* lines, int count, const float* x, std::int64_t ldx,

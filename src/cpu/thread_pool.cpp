@@ -2,6 +2,7 @@
 #include "cpu/thread_pool.hpp"
 
 #include <immintrin.h>
+#include <sched.h>
 
 #include <algorithm>
 
@@ -16,17 +17,42 @@ constexpr int kEpochShift = 32;
 // 10 to 40 microseconds on today's cores: longer than the gap between two regions of one run(),
 // short enough not to rob other processes of a core.
 constexpr int kSpins = 512;
+// Then so many times the core is offered to others: some 50 microseconds where nobody wants it, and
+// no time lost where somebody does, as with more threads than cores.
+constexpr int kYields = 128;
+
+// Calls ready() until it is true: spinning, then yielding. False where that took too long.
+template <class Ready>
+bool spin_until(const Ready& ready) noexcept {
+  for (int i = 0; i < kSpins; ++i) {
+    if (ready()) return true;
+    _mm_pause();
+  }
+  for (int i = 0; i < kYields; ++i) {
+    if (ready()) return true;
+    sched_yield();
+  }
+  return false;
+}
 
 // Spins, then sleeps, until `value` is no longer `old`.
 void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) noexcept {
-  for (int i = 0; i < kSpins; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
-    _mm_pause();
-  }
+  if (spin_until([&] { return value.load(std::memory_order_acquire) != old; })) return;
   value.wait(old, std::memory_order_acquire);
 }
 
 }  // namespace
+
+void await_count(const std::atomic<std::uint32_t>& count, std::uint32_t target) noexcept {
+  const auto reached = [&] {
+    return static_cast<std::int32_t>(count.load(std::memory_order_acquire) - target) >= 0;
+  };
+  if (spin_until(reached)) return;
+  for (std::uint32_t now = count.load(std::memory_order_acquire); !reached();
+       now = count.load(std::memory_order_acquire)) {
+    count.wait(now, std::memory_order_acquire);
+  }
+}
 
 ThreadPool& ThreadPool::instance() noexcept {
   static ThreadPool pool;

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -87,6 +88,47 @@ void parallel_for(int threads, std::int64_t tasks, const Body& body) noexcept {
     }
   };
   const auto limit = static_cast<int>(tasks < threads ? tasks : threads);
+  if (limit <= 1) return share(0);
+  ThreadPool::instance().region(limit, RegionBody(share));
+}
+
+/// Waits until `count`, which only grows, has reached `target`: spinning, then offering the core to
+/// other threads, then in the kernel. Differences stay below 2^31, so the count may wrap.
+void await_count(const std::atomic<std::uint32_t>& count, std::uint32_t target) noexcept;
+
+/// Numbers of tasks of the phases of one round, in order.
+using PhaseTasks = std::array<std::int64_t, 3>;
+
+/// One region for `rounds` times three phases: calls body(round, phase, task, worker) for every
+/// task of every phase, each once, on up to `threads` threads. No task of a phase begins before all
+/// tasks of the phases before it have ended, and it sees what they wrote. Nobody waits for a thread
+/// that has taken no task: a late or missing worker holds up nothing.
+template <class Body>
+void parallel_phases(int threads, std::int64_t rounds, const PhaseTasks& tasks,
+                     const Body& body) noexcept {
+  const std::int64_t each = tasks[0] + tasks[1] + tasks[2];
+  std::atomic<std::int64_t> next{0};
+  std::atomic<std::uint32_t> done{0};
+  const auto share = [&](int worker) {
+    for (std::int64_t number = next.fetch_add(1, std::memory_order_relaxed); number < rounds * each;
+         number = next.fetch_add(1, std::memory_order_relaxed)) {
+      const std::int64_t round = number / each;
+      std::int64_t task = number % each;
+      int phase = 0;
+      while (task >= tasks[static_cast<std::size_t>(phase)]) {
+        task -= tasks[static_cast<std::size_t>(phase++)];
+      }
+      const std::int64_t begin = number - task;  // the phase's first task
+      await_count(done, static_cast<std::uint32_t>(begin));
+      body(round, phase, task, worker);
+      const std::int64_t end = begin + tasks[static_cast<std::size_t>(phase)];
+      if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(end)) {
+        done.notify_all();
+      }
+    }
+  };
+  const std::int64_t widest = std::max({tasks[0], tasks[1], tasks[2]});
+  const auto limit = static_cast<int>(std::min<std::int64_t>(widest, threads));
   if (limit <= 1) return share(0);
   ThreadPool::instance().region(limit, RegionBody(share));
 }

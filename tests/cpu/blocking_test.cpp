@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -68,21 +69,60 @@ std::size_t workspace(Problem problem, std::int64_t m, int threads) {
   return make_schedule(make_plan(problem, threads), SimdTarget::kAvx512).bytes;
 }
 
-TEST(Schedule, MlpWorkspaceIsBoundedInTokens) {
-  Problem p{.op = Op::kMlp, .d = 4096, .h = 14336};
-  p.norm.enabled = true;
-  const std::size_t pass = workspace(p, kMaxPassRows, 2);
-  for (const std::int64_t m : {2, 3, 8, 64}) EXPECT_EQ(workspace(p, m * kMaxPassRows, 2), pass);
-  // h of a pass, n of a pass, and two threads' panels of at most one L2 and a half each.
-  const std::size_t rows = kMaxPassRows * static_cast<std::size_t>(p.h + p.d) * 2;
-  EXPECT_GE(pass, rows);
-  EXPECT_LE(pass, rows + 2 * 3 * (std::size_t{1} << 20) / 2);
+// x, and h of an mlp, of one pass in fp32; two threads' strips of weights and blocks of C.
+std::size_t pass_bytes(std::int64_t cols, int threads) {
+  const std::int64_t tokens = kMaxPassRows * cols;
+  const std::int64_t c = kMaxForwardRows * (kMaxPassRows + kMaxLanes);
+  const std::int64_t a = std::int64_t{2} * kMaxTileRows * kAStride;
+  return static_cast<std::size_t>(4 * (tokens + threads * (a + c)));
 }
 
-TEST(Schedule, ForwardOperatorsNeedOnlyPanels) {
-  for (const Op op : {Op::kGateUp, Op::kDown}) {
-    const Problem p{.op = op, .d = 4096, .h = 14336};
-    EXPECT_LE(workspace(p, 100000, 4), 4 * 3 * (std::size_t{1} << 20) / 2) << to_string(op);
+TEST(Schedule, ForwardWorkspaceIsBoundedInTokens) {
+  for (const Op op : {Op::kGateUp, Op::kDown, Op::kMlp}) {
+    Problem p{.op = op, .d = 4096, .h = 14336};
+    p.norm.enabled = op != Op::kDown;
+    const std::size_t pass = workspace(p, kMaxPassRows, 2);
+    for (const std::int64_t m : {2, 3, 8, 64}) EXPECT_EQ(workspace(p, m * kMaxPassRows, 2), pass);
+    const std::int64_t cols = op == Op::kGateUp ? p.d : (op == Op::kDown ? p.h : p.d + p.h);
+    EXPECT_EQ(pass, pass_bytes(cols, 2)) << to_string(op);
+  }
+}
+
+// Tasks cover all rows and panels, rows fill whole tiles, and A's strip, a panel of B and C fit
+// into L2 where it is not tiny.
+TEST(Forward, BlocksCoverEverythingAndFitTheCache) {
+  for (const SimdTarget target : kTargets) {
+    const GemmKernels& k = gemm_kernels(target);
+    const std::int64_t width = std::int64_t{2} * k.lanes;
+    for (const std::int64_t rows : {1, 40, 48, 97, 576, 14336}) {
+      for (const std::int64_t tokens : {17, 100, 256}) {
+        for (const int matrices : {1, 2}) {
+          for (const int threads : {1, 2, 64}) {
+            for (const std::int64_t l2 : {0, 1 << 18, 1 << 20}) {
+              const ForwardBlocks b = choose_forward(rows, matrices, tokens, k, l2, threads);
+              EXPECT_GE(b.rows * b.row_blocks, rows);
+              EXPECT_LT(b.rows * (b.row_blocks - 1), rows);
+              EXPECT_GE(b.panels * b.token_blocks * width, tokens);
+              EXPECT_LE(b.rows * matrices, kMaxForwardRows);
+              EXPECT_EQ(b.rows * matrices % (2 * k.tile_rows), 0);
+              EXPECT_GE(b.ldc, b.panels * width);
+              const std::int64_t floats = b.rows * matrices * b.ldc + width * kBlockK +
+                                          std::int64_t{2} * k.tile_rows * kAStride;
+              EXPECT_LE(4 * floats, l2 > 0 ? l2 : 1 << 20);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockK, CutsEvenlyIntoWholeSteps) {
+  for (std::int64_t k = 1; k < 3000; ++k) {
+    const std::int64_t each = block_k(k);
+    ASSERT_LE(each, kBlockK);
+    ASSERT_EQ(each % kAheadSteps, 0);
+    ASSERT_EQ((k + each - 1) / each, (k + kBlockK - 1) / kBlockK) << k;
   }
 }
 
@@ -105,7 +145,7 @@ TEST(Schedule, FewTokensUseDotProducts) {
 TEST(Schedule, ReservesNoScratchForIdleThreads) {
   const Problem p{.op = Op::kDown, .m = DotKernels::kMaxTokens + 1, .d = 8, .h = 8};
   const Schedule s = make_schedule(make_plan(p, 200), SimdTarget::kAvx512);
-  EXPECT_EQ(s.threads, s.down.tasks());
+  EXPECT_EQ(s.threads, std::max(s.pack_tasks, s.down.tasks()));
   EXPECT_LT(s.threads, 200);
 }
 

@@ -70,7 +70,7 @@ constexpr DType kBlockTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1};
 
 void expect_exact(const DotKernels& kernels, DType dtype, const std::vector<std::int64_t>& widths) {
   for (const int rows : {1, 2, 3, 7, 8, 9, 21}) {
-    for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16}) {
+    for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12}) {
       for (const std::int64_t k : widths) {
         if (k > 100 && rows != 9) continue;
         const Operands data(dtype, rows, tokens, k, true);
@@ -148,7 +148,7 @@ TEST_P(Dot, BitsDoNotDependOnTheRowsBeside) {
     const auto dots = kernels.dots[static_cast<std::size_t>(dtype)];
     constexpr int kRows = 21;
     const std::int64_t kK = is_block_type(dtype) ? 5024 : 5003;
-    for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16}) {
+    for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12}) {
       const Operands data(dtype, kRows, tokens, kK, false);
       std::vector<float> together(static_cast<std::size_t>(kRows * tokens));
       dots(data.lines.data(), kRows, data.x.data(), data.stride, tokens, kK, together.data(),

@@ -53,6 +53,36 @@ TEST_P(Engine, MatchesTheOracleForEveryNumberOfFewTokens) {
   }
 }
 
+// Every M around the widths of tiles and panels, with D and H that nothing divides.
+TEST_P(Engine, MatchesTheOracleForEveryMAndType) {
+  for (int m = 1; m <= 70; ++m) {
+    for (const char* dtype : {"bf16", "fp16", "fp32"}) {
+      verify(std::to_string(m) + "x37x29:mlp:" + dtype);
+    }
+  }
+}
+
+// The same for every gate; types take turns.
+TEST_P(Engine, ExactOrInBoundForEveryMAndGate) {
+  constexpr const char* kTypes[] = {"bf16", "fp16", "fp32"};
+  int turn = 0;
+  for (int m = 1; m <= 70; ++m) {
+    for (const char* gate :
+         {"silu", "gelu_tanh", "gelu_erf", "relu", "sigmoid", "clamped_swiglu"}) {
+      verify(std::to_string(m) + "x21x35:gate_up:" + kTypes[turn++ % 3] + ":" + gate);
+    }
+    verify(std::to_string(m) + "x45x51:mlp:" + kTypes[turn++ % 3] + ":identity:fill=integers");
+  }
+}
+
+// K blocks that are cut evenly, several tasks and strips, and unaligned rows.
+TEST_P(Engine, MatchesTheOracleAcrossBlocksWithPaddedRows) {
+  for (const int m : {1, 3, 12, 13, 17, 48, 65}) {
+    verify(std::to_string(m) + "x577x231:mlp:bf16:pad=3:align=2");
+    verify(std::to_string(m) + "x301x203:mlp:fp32:pad=1:align=4:interleaved5");
+  }
+}
+
 TEST_P(Engine, ExactOnIntegers) {
   for (const char* text :
        {"6x300x90:mlp:bf16:identity:fill=integers", "70x300x90:mlp:bf16:identity:fill=integers",

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <thread>
 #include <vector>
@@ -72,6 +73,44 @@ TEST(ThreadPool, OrdersMemory) {
     });
     for (const int v : out) ASSERT_EQ(v, round + 1);
   }
+}
+
+// Every task once; none before the phases ahead of it are done, whose plain writes it sees.
+TEST(Phases, FollowEachOther) {
+  for (const int threads : {1, 2, 3, 8}) {
+    for (const PhaseTasks& tasks : {PhaseTasks{1, 7, 3}, PhaseTasks{0, 5, 1}, PhaseTasks{4, 0, 0},
+                                    PhaseTasks{2, 0, 40}, PhaseTasks{0, 0, 0}}) {
+      constexpr std::int64_t kRounds = 5;
+      const std::int64_t each = tasks[0] + tasks[1] + tasks[2];
+      std::vector<int> done(static_cast<std::size_t>(kRounds * each));
+      std::atomic<int> wrong{0};
+      parallel_phases(threads, kRounds, tasks,
+                      [&](std::int64_t round, int phase, std::int64_t task, int worker) {
+                        std::int64_t begin = round * each;
+                        for (int p = 0; p < phase; ++p) begin += tasks[static_cast<std::size_t>(p)];
+                        for (std::int64_t i = 0; i < begin; ++i) {
+                          if (done[static_cast<std::size_t>(i)] != 1) ++wrong;
+                        }
+                        if (worker < 0 || worker >= threads) ++wrong;
+                        ++done[static_cast<std::size_t>(begin + task)];
+                      });
+      EXPECT_EQ(wrong.load(), 0);
+      for (const int count : done) ASSERT_EQ(count, 1);
+    }
+  }
+}
+
+// A worker that sleeps in its task holds up the next phase, but nobody who holds no task does.
+TEST(Phases, WaitForTasksNotForThreads) {
+  std::atomic<int> slow{0};
+  parallel_phases(8, 50, PhaseTasks{2, 2, 2},
+                  [&](std::int64_t, int phase, std::int64_t task, int /*worker*/) {
+                    if (phase == 0 && task == 0) {
+                      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                      ++slow;
+                    }
+                  });
+  EXPECT_EQ(slow.load(), 50);
 }
 
 TEST(ThreadPool, NestedRegionsRunOnTheirOwnThread) {
