@@ -143,7 +143,7 @@ class Forward {
       : e_(e),
         p_(e.problem),
         first_(first),
-        count_(count),
+
         x_(e, e.schedule.input, count, p_.op == Op::kDown ? p_.h : p_.d),
         h_(e, e.schedule.hidden, count, p_.h) {}
 
@@ -160,7 +160,6 @@ class Forward {
   const Engine& e_;
   const Problem& p_;
   std::int64_t first_;  // token of the problem
-  std::int64_t count_;  // tokens of the pass
   TokenPanels x_;       // what is multiplied first: x, n of the norm, or h of a lone down
   TokenPanels h_;
 };
