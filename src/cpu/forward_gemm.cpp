@@ -143,7 +143,6 @@ class Forward {
       : e_(e),
         p_(e.problem),
         first_(first),
-
         x_(e, e.schedule.input, count, p_.op == Op::kDown ? p_.h : p_.d),
         h_(e, e.schedule.hidden, count, p_.h) {}
 
