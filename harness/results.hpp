@@ -52,10 +52,11 @@ struct Row {
   std::optional<double> roof_fraction;
   std::optional<std::string> baseline;  ///< see row_baselines()
   std::optional<double> baseline_us;
-  std::optional<double> ratio;    ///< baseline_us / us
-  std::int64_t extra_bytes = 0;   ///< that the variant needs beyond operands: its workspace
-  std::int64_t peak_bytes = 0;    ///< operands (weights of one layer) plus extra_bytes
-  std::optional<double> rel_err;  ///< largest sampled |got - fp64| over the largest |fp64|
+  std::optional<double> ratio;   ///< baseline_us / us
+  std::int64_t extra_bytes = 0;  ///< that the variant needs beyond operands: its workspace
+  std::int64_t peak_bytes = 0;   ///< operands (weights of one layer) plus extra_bytes
+  std::optional<double>
+      rel_err;  ///< of the sampled elements of the worst output: sum |got - fp64| over sum |fp64|
   std::string config;
   int threads = 1;
   int tp = 1;
