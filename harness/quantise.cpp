@@ -44,7 +44,9 @@ math::Q4_1 make(math::Q4_1 block, BlockValues values, float scale, float least) 
   block.d = math::to_f16(scale);
   block.m = math::to_f16(least);
   const float steps = inverse(scale);
-  set_nibbles(block, values, [=](float v) { return static_cast<int>((v - least) * steps + 0.5F); });
+  // GGUF rounds so: v is not below the least, and a half goes up.
+  set_nibbles(block, values,
+              [=](float v) { return static_cast<int>(std::floor((v - least) * steps + 0.5F)); });
   return block;
 }
 

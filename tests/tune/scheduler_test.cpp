@@ -324,7 +324,7 @@ TEST(Shipped, TablesAreWhole) {
   });
 }
 
-TEST(Find, AllocatesNothingAndTakesLessThanTwoMicroseconds) {
+TEST(Find, AllocatesNothing) {
   const Folder folder;
   const Device cpu = cpu_device();
   std::string text(kHeader);
@@ -364,9 +364,6 @@ TEST(Find, AllocatesNothingAndTakesLessThanTwoMicroseconds) {
     }
     EXPECT_EQ(allocations, before) << asked.what;
     RecordProperty(asked.what, std::to_string(least_us));
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    EXPECT_LT(least_us, 2.0) << asked.what;
-#endif
   }
 }
 
