@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cuda/sm90/decode_schedule.hpp"
+#include "fake_devices.hpp"
 #include "harness/case.hpp"
 #include "sluice/plan.hpp"
 
@@ -23,7 +24,9 @@ using cuda::sm90::DecodePhase;
 using cuda::sm90::DecodeTiling;
 using cuda::sm90::UnitRange;
 
-constexpr int kSmCount = 132;
+using gpu::h200;
+
+constexpr int kSmCount = gpu::kH200SmCount;
 
 struct Widths {
   int d;
@@ -33,17 +36,6 @@ constexpr Widths kWidths[] = {{8, 8},        {64, 8},       {8, 4096},      {576
                               {1032, 264},   {2048, 2048},  {3584, 18944},  {4096, 14336},
                               {8192, 7168},  {8192, 28672}, {16384, 53248}, {(1 << 24) - 8, 264},
                               {264, 1 << 23}};
-
-Device h200() {
-  Device device;
-  device.backend = Backend::kCuda;
-  device.arch = Arch::kHopper;
-  device.compute_capability = 90;
-  device.sm_count = kSmCount;
-  device.smem_per_block_bytes = 232448;
-  device.cooperative_launch = true;
-  return device;
-}
 
 TEST(DecodeSchedule, EvenSharesTileTheRange) {
   for (const int total : {0, 1, 7, 131, 132, 133, 4096, (1 << 24) - 8}) {

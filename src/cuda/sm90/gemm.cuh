@@ -36,6 +36,7 @@
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm90/epilogue.cuh"
 #include "cuda/sm90/gemm_params.hpp"
+#include "cuda/tile/ring.cuh"
 
 namespace sluice::cuda::sm90 {
 
@@ -72,19 +73,8 @@ struct Smem {
   __device__ std::uint64_t& inputs(int consumer) const { return full(2 * Cfg::kStages + consumer); }
 };
 
-// A position in the ring of stages.
 template <class Cfg>
-struct RingCursor {
-  int stage = 0;
-  std::uint32_t phase = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == Cfg::kStages) stage = 0, phase ^= 1;
-  }
-  __device__ __forceinline__ void skip_to(int step) {
-    stage = step % Cfg::kStages;
-    phase = (step / Cfg::kStages) & 1;
-  }
-};
+using RingCursor = tile::RingCursor<Cfg::kStages>;
 
 // In a stage, a box of an operand with k along its rows: 64 rows of K x 64 columns.
 inline constexpr int kBoxRowBytes = kColumnBox * 2;
@@ -170,7 +160,7 @@ __device__ __forceinline__ int first_row(Tile tile, int rank) {
 template <class Cfg>
 __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& smem, int rank) {
   RingCursor<Cfg> ring;
-  ring.phase = 1;  // the first pass over the ring finds every stage free
+  ring.parity = 1;  // the first pass over the ring finds every stage free
   const int k_blocks = k_blocks_of<Cfg>(p);
   bool waited = false;
   if (p.weights_static == 0) {
@@ -180,7 +170,7 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
   for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += gridDim.x / Cfg::kCluster) {
     const Tile tile = tile_at(p.order, t);
     for (int k = 0; k < k_blocks; ++k) {
-      ptx::mbarrier_wait(smem.empty(ring.stage), ring.phase);
+      ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
       std::uint64_t& full = smem.full(ring.stage);
       ptx::mbarrier_arrive_expect_bytes(full, Cfg::kStageBytes);
       const bool second = Cfg::kProducts == 2 && k >= k_blocks / 2;
@@ -224,7 +214,7 @@ __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>&
   constexpr int kStepB = Cfg::kTransposedB ? kAlongColumn : kAlongRow;
   int previous = -1;
   for (int k = 0; k < k_blocks; ++k) {
-    ptx::mbarrier_wait(smem.full(ring.stage), ring.phase);
+    ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
     const std::uint64_t a = descriptor<Cfg::kTransposedA>(smem.a(ring.stage) + row0 * 128);
     const std::uint64_t b = descriptor<Cfg::kTransposedB>(smem.b(ring.stage));
     ptx::wgmma_fence();

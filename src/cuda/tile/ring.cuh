@@ -20,6 +20,12 @@ struct RingCursor {
       parity ^= 1;
     }
   }
+
+  /// To step `step` of a consumer that takes part in some of them.
+  __device__ __forceinline__ void skip_to(int step) {
+    stage = step % kStages;
+    parity = (step / kStages) & 1;
+  }
 };
 
 }  // namespace sluice::cuda::tile
