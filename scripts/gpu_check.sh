@@ -8,7 +8,7 @@
 # OUT    results; made if missing, flat, one log a step
 # BUILD  a build folder that holds bin/ and lib/ (they are relocatable: carry them from another
 #        machine); without it build/cuda is configured and built here
-# SLUICE_GPU_CHECK_STEPS="tests memcheck …" runs these steps alone.
+# SLUICE_GPU_CHECK_STEPS="tests sanitize …" runs these steps alone.
 set -uo pipefail
 
 if [[ $# -lt 1 || $# -gt 2 || $1 == -* ]]; then
@@ -19,7 +19,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$1" || exit 2
 out=$(cd "$1" && pwd)
 build=${2:-$root/build/cuda}
-steps=${SLUICE_GPU_CHECK_STEPS:-info tests verify bench tune memcheck racecheck synccheck initcheck}
+steps=${SLUICE_GPU_CHECK_STEPS:-info tests verify bench tune sanitize}
 
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >"$out/gpu.log" 2>&1; then
   echo "gpu_check: no GPU here (nvidia-smi finds none); nothing was run" >&2
@@ -66,13 +66,24 @@ step() {
 
 # The sanitizers slow kernels by two orders of magnitude: small shapes, one test of each kind.
 small='*SmallestAlignment*:GpuRun.CanBeCapturedAndReplayed:GpuRun.PlansShareAWorkspace*'
-small+=':Variants.EveryConfigOnAFewTiles:GpuTensorMap.PlainMatrices*:GpuCompare.*:GpuGridBarrier.OneCtaPasses'
-small+=':GpuLaunch.ProgrammaticLaunches*'
-sanitize() { # TOOL ARGS…
-  local tool=$1
-  shift
-  step "$tool" 45 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 "$@" \
-    "$tests" --gtest_filter="$small" --gtest_brief=1
+small+=':Variants.EveryConfigOnAFewTiles:GpuDecode.OneTileOfEachOperator:GpuTensorMap.PlainMatrices*'
+small+=':GpuCompare.*:GpuGridBarrier.OneCtaPasses:GpuLaunch.ProgrammaticLaunches*'
+
+# All tools at once: most of their time is the host's. Fails if one of them does.
+sanitize() {
+  local failed=0 tool i pids=()
+  for tool in "$@"; do
+    compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \
+      "$tests" --gtest_filter="$small" --gtest_brief=1 >"$out/$tool.log" 2>&1 &
+    pids+=($!)
+  done
+  for i in "${!pids[@]}"; do
+    wait "${pids[i]}" || failed=1
+    tool=${*:i+1:1}
+    echo "$tool: $(grep -hE '(ERROR|RACECHECK) SUMMARY' "$out/$tool.log" || echo 'no summary')"
+    tail -n 6 "$out/$tool.log"
+  done
+  return $failed
 }
 
 # The oracle is the host's work and one thread's: a shard for every second core, all at once.
@@ -124,10 +135,9 @@ step verify 60 bash -c verify_list
 step bench 110 "$cli" bench --file "$out/problems.txt" --json "$out/bench.json"
 step tune 40 "$cli" tune --model llama-3.1-8b --tokens 1,16,128 --seconds 15 --candidates \
   --tune-cache "$out/tune.cache"
-sanitize memcheck
-sanitize racecheck
-sanitize synccheck
-sanitize initcheck
+export -f sanitize
+export small
+step sanitize 150 bash -c 'sanitize memcheck racecheck synccheck initcheck'
 
 echo
 printf '%-12s %6s %6s\n' step exit s
