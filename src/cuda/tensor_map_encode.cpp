@@ -56,6 +56,14 @@ CUtensorMapSwizzle swizzle_mode(TensorSwizzle swizzle) {
   return CU_TENSOR_MAP_SWIZZLE_NONE;
 }
 
+// Gives this thread the primary context of its current device.
+bool bind_current_device() noexcept {
+  int device = -1;
+  if (cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(device) == cudaSuccess) return true;
+  static_cast<void>(cudaGetLastError());
+  return false;
+}
+
 }  // namespace
 
 Expected<CUtensorMap> encode(const TensorView& view, const void* base,
@@ -75,10 +83,16 @@ Expected<CUtensorMap> encode(const TensorView& view, const void* base,
     if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(view.strides_bytes[i]);
   }
   CUtensorMap map;
-  const CUresult result = encode_tiled(
-      &map, data_type(view.dtype), static_cast<cuuint32_t>(view.rank), const_cast<void*>(base),
-      dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(swizzle),
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto call = [&] {
+    return encode_tiled(&map, data_type(view.dtype), static_cast<cuuint32_t>(view.rank),
+                        const_cast<void*>(base), dims, strides, box, steps,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(swizzle),
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult result = call();
+  // A thread that has made no call yet has no context, and only the runtime's calls make one by
+  // themselves. cudaSetDevice would replace a context that the caller made, so it comes second.
+  if (result == CUDA_ERROR_INVALID_CONTEXT && bind_current_device()) result = call();
   if (result != CUDA_SUCCESS) {
     Error error = make_error(ErrorCode::kDevice,
                              "cuTensorMapEncodeTiled: code %d for a view of %d "
