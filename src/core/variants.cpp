@@ -13,8 +13,8 @@ namespace {
 
 constexpr Variant kVariants[] = {
 #if defined(SLUICE_WITH_CUDA)
-    cuda::kSm90DecodeChain,  // Hopper, up to 64 tokens, two launches
-    cuda::kSm90Decode,       // the same in one
+    cuda::kSm90DecodeChain,  // Hopper, mlp of up to 64 tokens in two launches
+    cuda::kSm90Decode,       // the same in one, with norm; gate_up, down
     cuda::kSm90,             // Hopper's tensor cores: prefill, training
     cuda::kSm80,             // mma.sync: prefill
     cuda::kElementwise,      // the gate alone, at the speed of memory

@@ -7,7 +7,7 @@
 namespace sluice::cuda {
 
 // sm90/decode.cpp: gate_up, down and mlp on Hopper for up to 64 tokens, one launch an operator; and
-// mlp in two launches, without a grid barrier.
+// mlp in two launches, without a grid barrier, which overlap those before and behind.
 detail::Reason sm90_decode_supports(const Problem&, const Device&) noexcept;
 detail::Reason sm90_decode_chain_supports(const Problem&, const Device&) noexcept;
 std::size_t sm90_decode_configs(const Problem&, const Device&, std::span<Config> out) noexcept;

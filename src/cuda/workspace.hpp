@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The workspace header: 4 KiB that mean the same to every kernel, zeroed once by workspace_init().
-// Words only ever advance, so no launch clears them and captured graphs replay. See
+// Words advance or wrap by themselves, so no launch clears them and captured graphs replay. See
 // docs/kernels/groundwork.md.
 #pragma once
 
@@ -19,9 +19,13 @@ struct alignas(128) BarrierWord {
 
 struct WorkspaceHeader {
   static constexpr int kBarriers = 8;
+  static constexpr int kTickets = 128;
   BarrierWord barriers[kBarriers];  ///< [0, 1024): grid barriers, by use: kernels start at 0
   BarrierWord stuck;                ///< [1024, 1152): barriers that a watchdog gave up on
-  unsigned char reserved[kWorkspaceHeaderBytes - 128 * (kBarriers + 1)];
+  /// [1152, 1664): arrivals of groups of CTAs, 0 between launches: the last of a group wraps its
+  /// word round to 0.
+  std::uint32_t tickets[kTickets];
+  unsigned char reserved[kWorkspaceHeaderBytes - 128 * (kBarriers + 1) - 4 * kTickets];
 };
 static_assert(sizeof(BarrierWord) == 128);
 static_assert(sizeof(WorkspaceHeader) == kWorkspaceHeaderBytes);

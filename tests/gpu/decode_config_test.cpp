@@ -73,38 +73,44 @@ TEST(DecodeSchedule, PairsBalanceTheBytesOfBothMatrices) {
   }
 }
 
-// The rows that the producers bring, as the kernel walks them: each weight row comes once, into a
-// slot that exists and that no other row of the block has.
-TEST(DecodeSchedule, EveryRowFillsOneSlotOfOneBlock) {
+// The chunks that the producers bring, as the kernel walks them: each chunk of each weight row
+// comes once, into a slot that exists and that no other row of the block has.
+TEST(DecodeSchedule, EveryChunkOfEveryRowFillsOneSlotOfOneBlock) {
+  constexpr int kRows = 1100;
+  constexpr int kColumns = 1032;
   for (const DecodeTiling& tiling : cuda::sm90::decode_tilings()) {
-    for (const bool gated : {false, true}) {
-      const int rows = 4400;
-      std::vector<int> seen_gate(rows);  // or down
-      std::vector<int> seen_up(rows);
-      const int ctas = cuda::sm90::decode_ctas(rows, 14, tiling.cluster);
-      ASSERT_EQ(ctas, 14);
-      for (int cta = 0; cta < ctas; ++cta) {
-        const UnitRange shared =
-            cuda::sm90::even_share(rows, cta / tiling.cluster, ctas / tiling.cluster);
-        const DecodePhase phase =
-            cuda::sm90::make_phase(shared, cta % tiling.cluster, tiling.cluster,
-                                   gated ? tiling.rows / 2 : tiling.rows, 1032, tiling.depth);
-        for (int b = 0; b < phase.blocks; ++b) {
-          const UnitRange block = phase.block(b);
-          EXPECT_GT(block.size(), 0);
-          for (int slot = 0; slot < tiling.rows; ++slot) {
-            const auto where = cuda::sm90::slot_row(slot, gated);
-            EXPECT_EQ(cuda::sm90::slot_of_unit(where.unit, gated),
-                      slot - (where.up ? cuda::sm90::kMmaRows / 2 : 0));
-            if (where.unit < block.size()) {
-              ++(where.up ? seen_up
-                          : seen_gate)[static_cast<std::size_t>(block.begin + where.unit)];
+    for (const int split : {1, 2, cuda::sm90::kDecodeMaxSplit}) {
+      const int ctas = cuda::sm90::decode_ctas(kRows, 15, split);
+      ASSERT_EQ(ctas, 15 / split * split);
+      for (const bool gated : {false, true}) {
+        const int chunks = (kColumns + tiling.depth - 1) / tiling.depth;
+        std::vector<int> seen(std::size_t{2} * kRows * static_cast<std::size_t>(chunks));
+        for (int cta = 0; cta < ctas; ++cta) {
+          UnitRange units = cuda::sm90::even_share(kRows, cta / split, ctas / split);
+          if (gated) units = cuda::sm90::even_share(units, cta % split, split);
+          const DecodePhase phase =
+              cuda::sm90::make_phase(units, gated ? tiling.rows / 2 : tiling.rows, kColumns,
+                                     tiling.depth, gated ? 0 : cta % split, gated ? 1 : split);
+          for (int b = 0; b < phase.blocks; ++b) {
+            const UnitRange block = phase.block(b);
+            EXPECT_GT(block.size(), 0);
+            for (int slot = 0; slot < tiling.rows; ++slot) {
+              const auto where = cuda::sm90::slot_row(slot, gated);
+              EXPECT_EQ(cuda::sm90::slot_of_unit(where.unit, gated),
+                        slot - (where.up ? cuda::sm90::kMmaRows / 2 : 0));
+              if (where.unit >= block.size()) continue;
+              const int row = (where.up ? kRows : 0) + block.begin + where.unit;
+              for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
+                ++seen[static_cast<std::size_t>(row * chunks + c)];
+              }
             }
           }
         }
+        const auto wanted = static_cast<std::ptrdiff_t>((gated ? 2 : 1) * kRows * chunks);
+        EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), wanted) << split << gated;
+        EXPECT_EQ(std::count(seen.begin(), seen.end(), 0),
+                  static_cast<std::ptrdiff_t>(seen.size()) - wanted);
       }
-      EXPECT_EQ(std::count(seen_gate.begin(), seen_gate.end(), 1), rows);
-      EXPECT_EQ(std::count(seen_up.begin(), seen_up.end(), gated ? 1 : 0), rows);
     }
   }
 }
@@ -112,9 +118,10 @@ TEST(DecodeSchedule, EveryRowFillsOneSlotOfOneBlock) {
 TEST(DecodeSchedule, ChunksCoverTheColumns) {
   for (const int columns : {8, 504, 512, 520, 14336, 1032}) {
     for (const int depth : {256, 512, 1024}) {
-      const DecodePhase phase = cuda::sm90::make_phase({0, 5}, 0, 1, 16, columns, depth);
+      const DecodePhase phase = cuda::sm90::make_phase({0, 5}, 16, columns, depth);
       int sum = 0;
-      for (int c = 0; c < phase.chunks; ++c) {
+      EXPECT_EQ(phase.chunks.begin, 0);
+      for (int c = 0; c < phase.chunks.end; ++c) {
         EXPECT_GT(phase.chunk_columns(c, depth), 0);
         EXPECT_LE(phase.chunk_columns(c, depth), depth);
         sum += phase.chunk_columns(c, depth);
@@ -125,23 +132,7 @@ TEST(DecodeSchedule, ChunksCoverTheColumns) {
 }
 
 TEST(DecodeSchedule, ACtaWithoutRowsHasNoStage) {
-  EXPECT_EQ(cuda::sm90::make_phase({3, 3}, 0, 1, 16, 4096, 512).blocks, 0);
-}
-
-// CTAs that share activations need the same number of stages, also where one owns a row more.
-TEST(DecodeSchedule, AClusterWalksInStep) {
-  for (const int units : {1, 2, 31, 32, 33, 63, 64, 65, 217}) {
-    const DecodePhase first = cuda::sm90::make_phase({5, 5 + units}, 0, 2, 32, 4096, 256);
-    const DecodePhase second = cuda::sm90::make_phase({5, 5 + units}, 1, 2, 32, 4096, 256);
-    EXPECT_EQ(first.blocks, second.blocks);
-    EXPECT_EQ(first.units.begin, 5);
-    EXPECT_EQ(first.units.end, second.units.begin);
-    EXPECT_EQ(second.units.end, 5 + units);
-    for (int b = 0; b < first.blocks; ++b) {
-      EXPECT_LE(first.block(b).size(), 32);
-      EXPECT_LE(second.block(b).size(), first.block(b).size());
-    }
-  }
+  EXPECT_EQ(cuda::sm90::make_phase({3, 3}, 16, 4096, 512).blocks, 0);
 }
 
 std::string name_of(const DecodeTiling& tiling) {
@@ -150,22 +141,51 @@ std::string name_of(const DecodeTiling& tiling) {
   return text;
 }
 
-TEST(DecodeConfig, TilingsRankByTokens) {
-  std::array<DecodeTiling, 16> out;
-  std::set<std::string> names;
-  for (const DecodeTiling& tiling : cuda::sm90::decode_tilings()) {
-    EXPECT_TRUE(names.insert(name_of(tiling)).second) << name_of(tiling);
-  }
+// The tilings made for m tokens and no wider ones, each once with every split.
+TEST(DecodeConfig, RanksTheNarrowestTilingsWithEverySplit) {
+  std::array<DecodeTiling, 32> out;
   for (int m = 1; m <= cuda::sm90::kDecodeMaxTokens; ++m) {
-    const std::size_t count = cuda::sm90::decode_ranked(m, out);
-    ASSERT_GE(count, 1U) << m;
+    const std::size_t count =
+        cuda::sm90::decode_ranked({m, 4096, 14336, true, true, kSmCount}, out);
+    ASSERT_GE(count, 6U) << m;
     ASSERT_LE(count, out.size());
-    for (std::size_t i = 0; i < count; ++i) EXPECT_GE(out[i].tokens, m);
-    for (std::size_t i = 1; i < count; ++i) EXPECT_GE(out[i].tokens, out[i - 1].tokens);
-    EXPECT_LT(out[0].tokens, 2 * std::max(m, 8)) << m;  // no tile twice as wide as it must be
+    std::set<std::string> names;
+    for (std::size_t i = 0; i < count; ++i) {
+      EXPECT_TRUE(names.insert(name_of(out[i])).second) << name_of(out[i]);
+      EXPECT_GE(out[i].tokens, m);
+      EXPECT_LT(out[i].tokens, 2 * std::max(m, 8)) << m;
+    }
+    EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, false, kSmCount}, out), count / 3);
+    EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, true, 1}, out), count / 3);
+    EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, true, kSmCount}, {}), count);
   }
-  EXPECT_EQ(cuda::sm90::decode_ranked(65, out), 0U);
-  EXPECT_EQ(cuda::sm90::decode_ranked(1, {}), cuda::sm90::decode_tilings().size());
+  EXPECT_EQ(cuda::sm90::decode_ranked({65, 4096, 14336, true, true, kSmCount}, out), 0U);
+}
+
+DecodeTiling best(std::int64_t m, std::int64_t d, std::int64_t h) {
+  std::array<DecodeTiling, 1> out;
+  EXPECT_GT(cuda::sm90::decode_ranked({m, d, h, true, true, kSmCount}, out), 0U);
+  return out[0];
+}
+
+// Activations cost what weights cost: more tokens want more rows, and K of down divided.
+TEST(DecodeConfig, SharesRowsWhereActivationsWeigh) {
+  for (const auto& [d, h] : {Widths{4096, 14336}, Widths{8192, 28672}, Widths{8192, 7168}}) {
+    EXPECT_EQ(best(1, d, h).split, 1);
+    EXPECT_EQ(best(8, d, h).split, 1);
+    EXPECT_GE(best(64, d, h).split, 2);
+    EXPECT_EQ(best(64, d, h).rows, 128);
+  }
+}
+
+// By hand, t64r128 on 8B with four CTAs a group: 109 pairs in 2 blocks, 125 rows in one.
+TEST(DecodeConfig, ModelCountsBytesOfWeightsAndActivations) {
+  const cuda::sm90::DecodeShape shape{64, 4096, 14336, true, true, kSmCount};
+  const double gate_up = (2 * 109 * 4096 * 2 + 2 * 4096 * 64 * 2) / 50e3;
+  const double down = (125 * 3584 * 2 + 3584 * 64 * 2) / 50e3;
+  const double parts = 2.5 + 5 * 125 * 64 * 4 / 50e3;
+  EXPECT_NEAR(cuda::sm90::decode_model_us({64, 128, 128, 4, 4}, shape), gate_up + down + parts,
+              1e-9);
 }
 
 Problem problem_of(const std::string& text) { return harness::parse_case(text).value().problem; }
@@ -185,12 +205,13 @@ std::string reason_of(const char* variant, const std::string& text, const Device
 
 TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
   EXPECT_EQ(chosen("1x4096x14336:mlp", h200()),
-            "cuda.sm90_decode_chain sm90.decode_chain.mlp.t8r32k512s5");
+            "cuda.sm90_decode_chain sm90.decode_chain.mlp.t8r64k256s5");
   EXPECT_EQ(chosen("1x4096x14336:mlp:norm", h200()),
-            "cuda.sm90_decode sm90.decode.mlp.t8r32k512s5");
+            "cuda.sm90_decode sm90.decode.mlp.t8r64k256s5");
   EXPECT_EQ(chosen("9x4096x14336:gate_up:fp16", h200()),
-            "cuda.sm90_decode sm90.decode.gate_up.t16r32k512s4");
-  EXPECT_EQ(chosen("64x4096x14336:down", h200()), "cuda.sm90_decode sm90.decode.down.t64r64k256s3");
+            "cuda.sm90_decode sm90.decode.gate_up.t16r64k256s5");
+  EXPECT_EQ(chosen("64x4096x14336:down", h200()),
+            "cuda.sm90_decode sm90.decode.down.t64r128k128s4x4");
   EXPECT_EQ(chosen("65x4096x14336:down", h200()).substr(0, 10), "cuda.sm90 ");
   for (const std::string text :
        {"5x72x200:gate_up:bias:interleaved3", "33x64x72:down:residual:bias_down:pad=8",
@@ -200,11 +221,11 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
   }
 }
 
-TEST(CudaSm90Decode, TwoLaunchesWhereNoGridBarrierIs) {
+TEST(CudaSm90Decode, OneLaunchNeedsAGridBarrier) {
   Device device = h200();
   device.cooperative_launch = false;
   EXPECT_EQ(reason_of("cuda.sm90_decode_chain", "1x4096x14336:mlp", device), "");
-  EXPECT_EQ(chosen("1x4096x14336:down", device), "cuda.sm90_decode sm90.decode.down.t8r32k512s5");
+  EXPECT_EQ(reason_of("cuda.sm90_decode", "1x4096x14336:down", device), "");
   EXPECT_NE(reason_of("cuda.sm90_decode", "1x4096x14336:mlp", device)
                 .find("one launch of mlp meets at a grid barrier"),
             std::string::npos);
@@ -212,7 +233,7 @@ TEST(CudaSm90Decode, TwoLaunchesWhereNoGridBarrierIs) {
             std::string::npos);
 }
 
-// h of mlp, the normalised rows, and their sum where y adds what nobody keeps.
+// h of mlp, the normalised rows, their sum where y adds what nobody keeps, and parts of y's sums.
 TEST(CudaSm90Decode, WorkspaceHoldsWhatTheLaunchPassesOn) {
   const auto bytes = [](const std::string& text) {
     return plan(problem_of(text), h200()).value().workspace_bytes;
@@ -225,6 +246,8 @@ TEST(CudaSm90Decode, WorkspaceHoldsWhatTheLaunchPassesOn) {
   EXPECT_EQ(bytes("4x4096x14336:gate_up:norm"), kWorkspaceHeaderBytes + kN);
   EXPECT_EQ(bytes("4x4096x14336:mlp:add_norm:residual_norm_input"),
             kWorkspaceHeaderBytes + 2 * kN + kH);
+  EXPECT_EQ(bytes("60x4096x14336:down"),
+            kWorkspaceHeaderBytes + std::size_t{4} * 4096 * 64 * 4);  // parts of four CTAs
 }
 
 TEST(CudaSm90Decode, SaysWhyItRefuses) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The variants cuda.sm90_decode (gate_up, down, or mlp in one launch, for up to 64 tokens) and
-// cuda.sm90_decode_chain (mlp in two launches, which needs no grid barrier).
+// The variants cuda.sm90_decode_chain (mlp for up to 64 tokens in two launches that overlap their
+// neighbours) and cuda.sm90_decode (gate_up, down, or mlp in one launch, with the norm).
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -8,6 +8,7 @@
 #include "cuda/device.hpp"
 #include "cuda/prefill.hpp"
 #include "cuda/sm90/decode_params.hpp"
+#include "cuda/sm90/decode_schedule.hpp"
 #include "cuda/sm90/refusals.hpp"
 #include "cuda/tensor_map.hpp"
 #include "cuda/variants.hpp"
@@ -76,9 +77,11 @@ Reason supports(const Problem& p, const Device& device) {
   return shape_refusal(p);
 }
 
-std::size_t configs(const char* family, const Problem& p, std::span<Config> out) {
+std::size_t configs(const char* family, const Problem& p, const Device& device,
+                    std::span<Config> out) {
   std::array<DecodeTiling, detail::kMaxConfigs> tilings;
-  const std::size_t count = sm90::decode_ranked(p.m, tilings);
+  const std::size_t count =
+      sm90::decode_ranked({p.m, p.d, p.h, has_gate_up(p), has_down(p), device.sm_count}, tilings);
   for (std::size_t i = 0; i < std::min(count, out.size()); ++i) {
     char tiling[24];
     char name[kMaxName];
@@ -91,13 +94,14 @@ std::size_t configs(const char* family, const Problem& p, std::span<Config> out)
 
 /// What lies in the payload; dense rows in x's type.
 struct Scratch {
-  RowMajor n{};  // norm
-  RowMajor r{};  // its sum, where y needs it and the caller does not keep it
-  RowMajor h{};  // mlp
+  RowMajor n{};            // norm
+  RowMajor r{};            // its sum, where y needs it and the caller does not keep it
+  RowMajor h{};            // mlp
+  float* parts = nullptr;  // where CTAs divide K of down
   std::size_t bytes = 0;
 };
 
-Scratch lay_out(const Problem& p, void* payload) {
+Scratch lay_out(const Problem& p, int split, void* payload) {
   PayloadCursor cursor(payload);
   Scratch s;
   const auto take = [&](RowMajor& part, std::int64_t cols) {
@@ -109,6 +113,10 @@ Scratch lay_out(const Problem& p, void* payload) {
     if (p.norm.add && p.residual == Residual::kNormInput) take(s.r, p.d);
   }
   if (p.op == Op::kMlp) take(s.h, p.h);
+  if (split > 1) {
+    const std::int64_t tokens = sm90::padded_tokens(static_cast<int>(p.m));
+    s.parts = static_cast<float*>(cursor.take(split * p.d * tokens * std::int64_t{sizeof(float)}));
+  }
   s.bytes = cursor.used();
   return s;
 }
@@ -122,7 +130,7 @@ class Launcher {
         tiling_(detail::payload_as<DecodeTiling>(plan.config)),
         specs_(operand_specs(plan.problem)),
         operands_(operands),
-        scratch_(lay_out(plan.problem, payload)),
+        scratch_(lay_out(plan.problem, tiling_.split, payload)),
         header_(static_cast<WorkspaceHeader*>(header)),
         stream_(stream) {}
 
@@ -162,7 +170,7 @@ class Launcher {
             l.block_stride_bytes, blocks ? static_cast<int>(l.block_rows) : 0};
   }
 
-  // Boxes of 64 columns x the tiling's tokens; what lies outside the matrix reads as 0.
+  // Boxes of 64 columns x all tokens; columns outside the matrix read as 0.
   Status encode_input(Operand id, const RowMajor& dense, CUtensorMap& out) const {
     OperandSpec spec = spec_of(specs_, id);
     const void* base = address(operands_, id);
@@ -170,7 +178,7 @@ class Launcher {
       spec.layout = {.row_stride_bytes = dense.row_bytes};
       base = dense.base;
     }
-    const auto view = make_matrix_view(spec, base, kBoxColumns, tiling_.tokens);
+    const auto view = make_matrix_view(spec, base, kBoxColumns, static_cast<std::int32_t>(p_.m));
     if (!view) return view.error();
     const auto map = encode(*view, base, TensorSwizzle::kSwizzle128);
     if (!map) return map.error();
@@ -183,6 +191,7 @@ class Launcher {
     params.d = static_cast<int>(p_.d);
     params.h = static_cast<int>(p_.h);
     params.gate = p_.gate;
+    params.split = 1;
     params.weights_static = p_.weights_static ? 1 : 0;
     params.header = header_;
   }
@@ -219,6 +228,8 @@ class Launcher {
     SLUICE_TRY(encode_input(Operand::kH, scratch_.h, params.h_map));
     params.w_down = weights(Operand::kWDown);
     params.y = matrix(Operand::kY);
+    params.split = tiling_.split;
+    params.parts = scratch_.parts;
     if (p_.bias_down) params.b_down = operands_.b_down;
     if (p_.residual == Residual::kOperand) params.residual = matrix(Operand::kResidual);
     if (p_.residual == Residual::kNormInput) {
@@ -234,7 +245,7 @@ class Launcher {
     launch.tiling = tiling_;
     launch.dtype = p_.x_dtype;
     launch.device = device_.ordinal;
-    launch.ctas = sm90::decode_ctas(down ? p_.d : p_.h, device_.sm_count, tiling_.cluster);
+    launch.ctas = sm90::decode_ctas(down ? p_.d : p_.h, device_.sm_count, params.split);
     launch.cooperative = (gate_up && down) || params.norm.n.base != nullptr;
     launch.stream = stream_;
     return sm90::launch_decode(launch, params);
@@ -267,19 +278,21 @@ Reason sm90_decode_chain_supports(const Problem& p, const Device& device) noexce
   return supports(p, device);
 }
 
-// "sm90.decode.mlp.t8r32k512s5": tokens, weight rows and columns of a stage, stages.
-std::size_t sm90_decode_configs(const Problem& p, const Device& /*device*/,
+// "sm90.decode.mlp.t32r128k128s4x2": tokens, weight rows and columns of a stage, stages, and how
+// many CTAs divide K of down.
+std::size_t sm90_decode_configs(const Problem& p, const Device& device,
                                 std::span<Config> out) noexcept {
-  return configs("decode", p, out);
+  return configs("decode", p, device, out);
 }
 
-std::size_t sm90_decode_chain_configs(const Problem& p, const Device& /*device*/,
+std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
                                       std::span<Config> out) noexcept {
-  return configs("decode_chain", p, out);
+  return configs("decode_chain", p, device, out);
 }
 
 std::size_t sm90_decode_payload_bytes(const Plan& plan) noexcept {
-  return lay_out(plan.problem, nullptr).bytes;
+  const int split = detail::payload_as<DecodeTiling>(plan.config).split;
+  return lay_out(plan.problem, split, nullptr).bytes;
 }
 
 Status sm90_decode_launch(const Plan& plan, const Operands& operands, void* payload, void* header,

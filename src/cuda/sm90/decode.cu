@@ -7,8 +7,10 @@ namespace sluice::cuda::sm90 {
 namespace {
 
 template <class Cfg>
-constexpr DecodeTiling kTilingOf = {Cfg::kTokens, Cfg::kRows, Cfg::kDepth, Cfg::kStages,
-                                    Cfg::kCluster};
+constexpr bool serves(const DecodeTiling& t) {  // with any split
+  return t.tokens == Cfg::kTokens && t.rows == Cfg::kRows && t.depth == Cfg::kDepth &&
+         t.stages == Cfg::kStages;
+}
 
 template <class Cfg>
 Status launch_config(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
@@ -18,14 +20,13 @@ Status launch_config(const DecodeLaunch& launch, const DecodeParams& params) noe
   shape.smem_bytes = Cfg::kSmemBytes;
   shape.programmatic = true;
   shape.cooperative = launch.cooperative;
-  shape.cluster = Cfg::kCluster;
   return cuda::launch<decode<Cfg>>(launch.device, shape, launch.stream, params);
 }
 
 // The first of the configs that is the launch's tiling.
 template <class First, class... Rest>
 Status launch_first(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
-  if (launch.tiling == kTilingOf<First>) return launch_config<First>(launch, params);
+  if (serves<First>(launch.tiling)) return launch_config<First>(launch, params);
   if constexpr (sizeof...(Rest) > 0) {
     return launch_first<Rest...>(launch, params);
   } else {
@@ -36,12 +37,13 @@ Status launch_first(const DecodeLaunch& launch, const DecodeParams& params) noex
 
 template <class E>
 Status launch_typed(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
-  return launch_first<DecodeConfig<E, 8, 32, 512, 5, 1>, DecodeConfig<E, 8, 16, 1024, 4, 1>,
-                      DecodeConfig<E, 8, 32, 256, 4, 1>, DecodeConfig<E, 8, 16, 512, 4, 1>,
-                      DecodeConfig<E, 16, 32, 512, 4, 1>, DecodeConfig<E, 16, 32, 256, 8, 1>,
-                      DecodeConfig<E, 16, 32, 256, 4, 1>, DecodeConfig<E, 32, 64, 256, 4, 1>,
-                      DecodeConfig<E, 32, 64, 256, 4, 2>, DecodeConfig<E, 64, 64, 256, 3, 1>,
-                      DecodeConfig<E, 64, 64, 256, 3, 2>>(launch, params);
+  return launch_first<DecodeConfig<E, 8, 64, 256, 5>, DecodeConfig<E, 8, 64, 128, 4>,
+                      DecodeConfig<E, 8, 32, 256, 4>, DecodeConfig<E, 8, 32, 512, 5>,
+                      DecodeConfig<E, 8, 128, 128, 5>, DecodeConfig<E, 16, 64, 256, 5>,
+                      DecodeConfig<E, 16, 64, 128, 4>, DecodeConfig<E, 16, 32, 256, 4>,
+                      DecodeConfig<E, 16, 128, 128, 5>, DecodeConfig<E, 32, 128, 128, 4>,
+                      DecodeConfig<E, 32, 64, 256, 4>, DecodeConfig<E, 64, 128, 128, 4>,
+                      DecodeConfig<E, 64, 64, 256, 3>>(launch, params);
 }
 
 }  // namespace

@@ -3,33 +3,33 @@
 // stream through one ring of shared-memory stages that does not stop at the grid barrier.
 // Budget, drawings and log of what was tried: docs/kernels/mlp_decode.md.
 //
-// roles (416 threads, one CTA an SM)
+// roles (416 threads, a CTA for each SM)
 //   warps 0-7    consumers: mma, reduction, gate, stores
 //   warps 8-11   weight producers: each copies a quarter of a stage's rows, one bulk copy a row
 //   warp 12      activation producer: one thread; boxes of x or h, and the grid barriers
 // shared memory
-//   stages x { activations: depth / 64 boxes of tokens x 64, 128-byte swizzle
+//   stages x { activations: depth / 64 boxes of tokens x 64, 128-byte swizzle, m tokens filled
 //              weights: rows x (depth + 8) elements, so that the rows of an ldmatrix lie in
 //              different banks }
 //   | partial sums: 2 x { depth warps x rows x 10 floats } | mbarriers
 // mbarriers
-//   full[s]    5 arrivals (each producer warp's expect_tx) and the stage's bytes, in a cluster half
-//              of the activations' by the peer's copies; consumers wait
-//   empty[s]   8 arrivals from each CTA of the cluster (its consumer warps, when they have read the
-//              stage); every producer waits
+//   full[s]    5 arrivals (each producer warp's expect_tx) and the stage's bytes; consumers wait
+//   empty[s]   8 arrivals (each consumer warp, when it has read the stage); every producer waits
 //   ready[i]   8 arrivals (each consumer warp, when its rows of n (0) or h (1) are written); the
 //              activation producer waits, then meets the other CTAs at the grid barrier
 // named barrier 1: the 256 consumers, between writing and reading partial sums
+// tickets[g] of the header: where a group of CTAs shares rows of w_down, each takes one when its
+//              part of the sums is in the workspace; who takes the last adds the parts up
 #pragma once
 
 #include <cuda.h>
 
 #include <cstdint>
 
+#include "cuda/ptx/bulk_copy.cuh"
 #include "cuda/ptx/grid_dependency.cuh"
 #include "cuda/ptx/ldmatrix.cuh"
 #include "cuda/ptx/mma.cuh"
-#include "cuda/ptx/tensor_multicast.cuh"
 #include "cuda/ptx/warpgroup.cuh"
 #include "cuda/sm90/decode_norm.cuh"
 #include "cuda/sm90/decode_schedule.hpp"
@@ -47,15 +47,13 @@ inline constexpr int kSliceTokens = 8;  // columns of one mma, and of one slice 
 inline constexpr int kPartialStride = 10;
 
 /// The compile-time form of a DecodeTiling.
-template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount,
-          int kClusterSize>
+template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount>
 struct DecodeConfig {
   using Element = ElementType;
   static constexpr int kTokens = kTokenCount;
   static constexpr int kRows = kRowCount;
   static constexpr int kDepth = kDepthCount;
   static constexpr int kStages = kStageCount;
-  static constexpr int kCluster = kClusterSize;
   // Consumer warps: groups of kTiles row tiles, and each group's shares of the columns. Two tiles a
   // warp where there are many: activations are read once for both.
   static constexpr int kTiles = kRows >= 4 * kMmaRows ? 2 : 1;
@@ -69,11 +67,14 @@ struct DecodeConfig {
   static constexpr int kBarriers = 2 * kStages + 2;
   static constexpr int kSmemBytes = 1024 + kStages * kStageBytes + 2 * kPartialFloats * 4 +
                                     kBarriers * 8;  // 1024: to align the base
+  /// Two fit an SM where shared memory allows, so that a launch fills its ring while the one ahead
+  /// ends; 1 KB of each is the system's.
+  static constexpr int kResident = kSmemBytes <= 113 * 1024 ? 2 : 1;
   static_assert(kTokens % kSliceTokens == 0 && kDepth % kBoxColumns == 0);
   static_assert(kRows == kTiles * kRowWarps * kMmaRows && kRows / kWeightWarps <= 32);
   static_assert(kDepthWarps * kRowWarps == kConsumerWarps);
-  static_assert(kCluster == 1 || kCluster == 2);  // 132 SMs divide badly by more
   static_assert(kSmemBytes <= 227 * 1024);
+  static_assert(kDecodeMaxGroups <= WorkspaceHeader::kTickets);
 };
 
 template <class Cfg>
@@ -92,27 +93,30 @@ struct DecodeSmem {
   __device__ std::uint64_t& ready(int i) const { return full(2 * Cfg::kStages + i); }
 };
 
-// This CTA's place among those that share activations, and theirs among all.
-template <class Cfg>
+// This CTA's place among those that share rows of w_down, and theirs among all.
 struct Group {
-  int index = static_cast<int>(blockIdx.x) / Cfg::kCluster;
-  int count = static_cast<int>(gridDim.x) / Cfg::kCluster;
-  int rank = static_cast<int>(blockIdx.x) % Cfg::kCluster;
+  int index;
+  int count;
+  int rank;
+  __device__ explicit Group(int split)
+      : index(static_cast<int>(blockIdx.x) / split),
+        count(static_cast<int>(gridDim.x) / split),
+        rank(static_cast<int>(blockIdx.x) % split) {}
 };
 
 template <class Cfg>
 __device__ __forceinline__ DecodePhase gate_up_phase(const DecodeParams& p) {
-  const Group<Cfg> group;
+  const Group group(p.split);
   const UnitRange pairs = p.y.base == nullptr ? even_share(p.h, group.index, group.count)
                                               : balanced_pairs(p.d, p.h, group.index, group.count);
-  return make_phase(pairs, group.rank, Cfg::kCluster, Cfg::kRows / 2, p.d, Cfg::kDepth);
+  return make_phase(even_share(pairs, group.rank, p.split), Cfg::kRows / 2, p.d, Cfg::kDepth);
 }
 
 template <class Cfg>
 __device__ __forceinline__ DecodePhase down_phase(const DecodeParams& p) {
-  const Group<Cfg> group;
+  const Group group(p.split);
   const UnitRange rows = even_share(p.d, group.index, group.count);
-  return make_phase(rows, group.rank, Cfg::kCluster, Cfg::kRows, p.h, Cfg::kDepth);
+  return make_phase(rows, Cfg::kRows, p.h, Cfg::kDepth, group.rank, p.split);
 }
 
 __device__ __forceinline__ const char* row_of(const WeightRows& w, int row) {
@@ -136,7 +140,7 @@ __device__ __forceinline__ void stream_weights(const DecodeParams& p, const Deco
     const bool mine = slot < Cfg::kRows && where.unit < block.size();
     const char* source = mine ? row_of(w, block.begin + where.unit) : nullptr;
     const int rows = __popc(__ballot_sync(0xFFFFFFFFU, mine));
-    for (int c = 0; c < phase.chunks; ++c) {
+    for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       const int bytes = phase.chunk_columns(c, Cfg::kDepth) * 2;
       std::uint64_t& full = smem.full(ring.stage);
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
@@ -144,10 +148,10 @@ __device__ __forceinline__ void stream_weights(const DecodeParams& p, const Deco
         ptx::mbarrier_arrive_expect_bytes(full, static_cast<std::uint32_t>(rows * bytes));
       __syncwarp();
       if (mine) {
-        ptx::bulk_copy(smem.weights(ring.stage) + slot * Cfg::kWeightRowBytes, source,
+        ptx::bulk_copy(smem.weights(ring.stage) + slot * Cfg::kWeightRowBytes,
+                       source + std::int64_t{c} * (Cfg::kDepth * 2),
                        static_cast<std::uint32_t>(bytes), full, policy);
       }
-      source += Cfg::kDepth * 2;
       ring.advance();
     }
   }
@@ -167,25 +171,24 @@ __device__ __forceinline__ void produce_weights(const DecodeParams& p,
   }
 }
 
-// Brings the activations of each stage of a phase, in a cluster every second box to both CTAs. One
-// thread.
+// Brings the activations of each stage of a phase: of each box the m rows that are there. What the
+// others hold reaches no output, for an mma keeps columns apart. One thread.
 template <class Cfg>
-__device__ __forceinline__ void stream_activations(const CUtensorMap& map,
+__device__ __forceinline__ void stream_activations(const CUtensorMap& map, int m,
                                                    const DecodeSmem<Cfg>& smem,
                                                    const DecodePhase& phase,
                                                    tile::RingCursor<Cfg::kStages>& ring) {
   constexpr int kBoxBytes = Cfg::kTokens * kBoxColumns * 2;
-  constexpr std::uint16_t kAll = (1 << Cfg::kCluster) - 1;
-  const int rank = Group<Cfg>{}.rank;
+  const int filled_bytes = m * kBoxColumns * 2;
   for (int b = 0; b < phase.blocks; ++b) {
-    for (int c = 0; c < phase.chunks; ++c) {
+    for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       const int boxes = (phase.chunk_columns(c, Cfg::kDepth) + kBoxColumns - 1) / kBoxColumns;
       std::uint64_t& full = smem.full(ring.stage);
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
-      ptx::mbarrier_arrive_expect_bytes(full, static_cast<std::uint32_t>(boxes * kBoxBytes));
-      for (int i = rank; i < boxes; i += Cfg::kCluster) {
+      ptx::mbarrier_arrive_expect_bytes(full, static_cast<std::uint32_t>(boxes * filled_bytes));
+      for (int i = 0; i < boxes; ++i) {
         const std::int32_t at[5] = {c * Cfg::kDepth + i * kBoxColumns, 0};
-        ptx::tensor_copy<kAll, 2>(smem.activations(ring.stage) + i * kBoxBytes, map, at, full);
+        ptx::tensor_copy_2d(smem.activations(ring.stage) + i * kBoxBytes, map, at, full);
       }
       ring.advance();
     }
@@ -211,10 +214,10 @@ __device__ __forceinline__ void produce_activations(const DecodeParams& p,
   ptx::wait_for_prerequisites();
   if (p.h_out.base != nullptr) {
     if (p.norm.n.base != nullptr) meet<Cfg>(p, smem.ready(0), barriers++);
-    stream_activations<Cfg>(p.x_map, smem, gate_up_phase<Cfg>(p), ring);
+    stream_activations<Cfg>(p.x_map, p.m, smem, gate_up_phase<Cfg>(p), ring);
     if (p.y.base != nullptr) meet<Cfg>(p, smem.ready(1), barriers++);
   }
-  if (p.y.base != nullptr) stream_activations<Cfg>(p.h_map, smem, down_phase<Cfg>(p), ring);
+  if (p.y.base != nullptr) stream_activations<Cfg>(p.h_map, p.m, smem, down_phase<Cfg>(p), ring);
 }
 
 // This consumer warp's own rows are written: tells the activation producer.
@@ -312,7 +315,23 @@ __device__ __forceinline__ float vector_at(const void* base, int i) {
   return static_cast<float>(static_cast<const Element*>(base)[i]);
 }
 
-// h or y of one unit and token, from the finished sums.
+template <class Element>
+__device__ __forceinline__ void store_y(const DecodeParams& p, int token, int row, float sum) {
+  if (p.b_down != nullptr) sum += vector_at<Element>(p.b_down, row);
+  if (p.residual.base != nullptr) {
+    // From L2: with a norm another SM wrote it in this launch.
+    sum += static_cast<float>(__ldcg(element_at<Element>(p.residual, token, row)));
+  }
+  *element_at<Element>(p.y, token, row) = Element(sum);
+}
+
+// Tokens of a row lie side by side: y's order is for who adds the parts up.
+__device__ __forceinline__ float* part_at(const DecodeParams& p, int part, int row, int token) {
+  const std::int64_t index = std::int64_t{part} * p.d + row;
+  return p.parts + index * padded_tokens(p.m) + token;
+}
+
+// h, y, or a part of y's sum, of one unit and token, from the CTA's sums.
 template <class Cfg, bool kGated>
 __device__ __forceinline__ void finish(const DecodeParams& p, const float* partial, int slot,
                                        int in_slice, int unit, int token) {
@@ -326,28 +345,68 @@ __device__ __forceinline__ void finish(const DecodeParams& p, const float* parti
     }
     *element_at<Element>(p.h_out, token, unit) = Element(math::gate_mul(p.gate, g, u));
   } else {
-    float sum = total<Cfg>(partial, slot, in_slice);
-    if (p.b_down != nullptr) sum += vector_at<Element>(p.b_down, unit);
-    if (p.residual.base != nullptr) {
-      // From L2: with a norm another SM wrote it in this launch.
-      sum += static_cast<float>(__ldcg(element_at<Element>(p.residual, token, unit)));
+    const float sum = total<Cfg>(partial, slot, in_slice);
+    if (p.split > 1) {
+      *part_at(p, Group(p.split).rank, unit, token) = sum;
+    } else {
+      store_y<Element>(p, token, unit, sum);
     }
-    *element_at<Element>(p.y, token, unit) = Element(sum);
   }
 }
 
-// This warp has read the stage: tells the producers of every CTA that writes into it.
+// The last CTA of a group to arrive adds the group's parts up, in their order, whoever it is.
 template <class Cfg>
-__device__ __forceinline__ void release(const DecodeSmem<Cfg>& smem, int stage) {
-  const std::uint32_t lane = threadIdx.x % 32;
-  __syncwarp();
-  if (lane < Cfg::kCluster) {
-    if constexpr (Cfg::kCluster > 1) {
-      ptx::mbarrier_arrive_at(smem.empty(stage), lane);
-    } else {
-      ptx::mbarrier_arrive(smem.empty(stage));
+__device__ __forceinline__ void add_parts(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
+                                          UnitRange rows) {
+  int& arrived = *reinterpret_cast<int*>(smem.partial(0));
+  __threadfence();
+  ptx::named_barrier_sync(kConsumerBarrier, kConsumers);  // and all have read the partial sums
+  if (threadIdx.x == 0) {
+    arrived = static_cast<int>(
+        atomicInc(&p.header->tickets[Group(p.split).index], static_cast<unsigned>(p.split - 1)));
+  }
+  ptx::named_barrier_sync(kConsumerBarrier, kConsumers);
+  if (arrived != p.split - 1) return;
+  __threadfence();
+  // Loads of 4 tokens x 4 parts under way at once. Few tokens need no more, nor their registers.
+  constexpr int kBatch = Cfg::kTokens >= 32 ? 4 : 1;
+  const int quads = rows.size() * ((p.m + 3) / 4);
+  for (int first = static_cast<int>(threadIdx.x); first < quads; first += kBatch * kConsumers) {
+    float4 part[kBatch][kDecodeMaxSplit] = {};
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int quad = first + b * kConsumers;
+      const int row = rows.begin + quad % rows.size();
+#pragma unroll
+      for (int rank = 0; rank < kDecodeMaxSplit; ++rank) {
+        if (quad < quads && rank < p.split) {
+          part[b][rank] = __ldcg(
+              reinterpret_cast<const float4*>(part_at(p, rank, row, quad / rows.size() * 4)));
+        }
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int quad = first + b * kConsumers;
+      if (quad >= quads) break;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int token = quad / rows.size() * 4 + i;
+        if (token >= p.m) break;
+        float sum = 0;
+#pragma unroll
+        for (int rank = 0; rank < kDecodeMaxSplit; ++rank) sum += (&part[b][rank].x)[i];
+        store_y<typename Cfg::Element>(p, token, rows.begin + quad % rows.size(), sum);
+      }
     }
   }
+}
+
+// This warp has read the stage.
+template <class Cfg>
+__device__ __forceinline__ void release(const DecodeSmem<Cfg>& smem, int stage) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(smem.empty(stage));
 }
 
 // One phase of a consumer warp. `buffer` alternates between the two sets of partial sums from slice
@@ -360,7 +419,7 @@ __device__ __forceinline__ void consume(const DecodeParams& p, const DecodeSmem<
   for (int b = 0; b < phase.blocks; ++b) {
     const UnitRange block = phase.block(b);
     Accumulators<Cfg> d = {};
-    for (int c = 0; c < phase.chunks; ++c) {
+    for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
       multiply_stage<Cfg>(smem, ring.stage, phase.chunk_columns(c, Cfg::kDepth), d);
       release<Cfg>(smem, ring.stage);
@@ -375,8 +434,10 @@ __device__ __forceinline__ void consume(const DecodeParams& p, const DecodeSmem<
       write_partial<Cfg>(partial, slice, d);
       ptx::named_barrier_sync(kConsumerBarrier, kConsumers);
       for (int i = static_cast<int>(threadIdx.x); i < kUnits * kSliceTokens; i += kConsumers) {
-        const int unit = i % kUnits;  // neighbours store neighbouring columns
-        const int token = i / kUnits;
+        // Neighbours store neighbouring columns of h and y, tokens of a row's parts.
+        const bool parts = !kGated && p.split > 1;
+        const int unit = parts ? i / kSliceTokens : i % kUnits;
+        const int token = parts ? i % kSliceTokens : i / kUnits;
         if (unit < block.size() && token0 + token < p.m) {
           finish<Cfg, kGated>(p, partial, slot_of_unit(unit, kGated), token, block.begin + unit,
                               token0 + token);
@@ -399,28 +460,28 @@ __device__ __forceinline__ void consume_all(const DecodeParams& p, const DecodeS
     consume<Cfg, true>(p, smem, gate_up_phase<Cfg>(p), ring, buffer);
     if (p.y.base != nullptr) announce(smem.ready(1));
   }
-  if (p.y.base != nullptr) consume<Cfg, false>(p, smem, down_phase<Cfg>(p), ring, buffer);
+  if (p.y.base != nullptr) {
+    const DecodePhase phase = down_phase<Cfg>(p);
+    consume<Cfg, false>(p, smem, phase, ring, buffer);
+    if (p.split > 1) add_parts<Cfg>(p, smem, phase.units);
+  }
 }
 
 template <class Cfg>
-__global__ void __launch_bounds__(kDecodeThreads, 1)
+__global__ void __launch_bounds__(kDecodeThreads, Cfg::kResident)
     decode(const __grid_constant__ DecodeParams p) {
   extern __shared__ char raw[];
   const DecodeSmem<Cfg> smem{raw + (1024 - ptx::shared_address(raw) % 1024) % 1024};
   if (threadIdx.x == 0) {
     for (int s = 0; s < Cfg::kStages; ++s) {
       ptx::mbarrier_init(smem.full(s), kWeightWarps + 1);
-      ptx::mbarrier_init(smem.empty(s), Cfg::kCluster * kConsumerWarps);
+      ptx::mbarrier_init(smem.empty(s), kConsumerWarps);
     }
     ptx::mbarrier_init(smem.ready(0), kConsumerWarps);
     ptx::mbarrier_init(smem.ready(1), kConsumerWarps);
     ptx::fence_mbarrier_init();
   }
-  if constexpr (Cfg::kCluster > 1) {
-    ptx::cluster_sync();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kConsumerWarps) {
     consume_all<Cfg>(p, smem);
@@ -428,11 +489,6 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
     produce_weights<Cfg>(p, smem);
   } else if (threadIdx.x % 32 == 0) {
     produce_activations<Cfg>(p, smem);
-  }
-  // A CTA must not leave while its peer may still signal or write its shared memory.
-  if constexpr (Cfg::kCluster > 1) {
-    __syncwarp();
-    ptx::cluster_sync();
   }
 }
 

@@ -10,29 +10,46 @@
 namespace sluice::cuda::sm90 {
 
 inline constexpr int kDecodeMaxTokens = 64;
+inline constexpr int kDecodeMaxSplit = 4;
+inline constexpr int kDecodeMaxGroups = 128;  ///< that share rows: each has a ticket
 
-/// An instantiation of the decode kernel.
+/// An instantiation of the decode kernel, and how its launch divides K of down.
 struct DecodeTiling {
   int tokens = 8;   ///< columns of the mma tiles: M at most
-  int rows = 32;    ///< weight rows of a stage
-  int depth = 512;  ///< columns of a stage
+  int rows = 64;    ///< weight rows of a stage
+  int depth = 256;  ///< columns of a stage
   int stages = 5;
-  int cluster = 1;  ///< CTAs that share each chunk of activations by multicast
+  int split = 1;  ///< CTAs that share the same rows of w_down, each a part of the columns
 
   friend bool operator==(const DecodeTiling&, const DecodeTiling&) = default;
 };
 
-/// All instantiations, by tokens, the preferred first.
+/// All instantiations, by tokens, the preferred first; split is 1.
 [[nodiscard]] std::span<const DecodeTiling> decode_tilings() noexcept;
 
-/// Those that take m tokens, best first. Writes at most out.size(), returns how many there are.
-std::size_t decode_ranked(std::int64_t m, std::span<DecodeTiling> out) noexcept;
+/// What the choice of a tiling depends on.
+struct DecodeShape {
+  std::int64_t m = 1;
+  std::int64_t d = 0;
+  std::int64_t h = 0;
+  bool gate_up = true;
+  bool down = true;
+  int sm_count = 0;
+};
 
-/// CTAs of a launch: one an SM in whole clusters, but no more clusters than `units` (rows of w_down
-/// for mlp and down, pairs for gate_up).
-[[nodiscard]] int decode_ctas(std::int64_t units, int sm_count, int cluster) noexcept;
+/// Microseconds that an SM of an H200 needs for its share, by the bytes it takes in: the model that
+/// ranks tilings, no prediction.
+[[nodiscard]] double decode_model_us(const DecodeTiling& tiling, const DecodeShape& shape) noexcept;
 
-/// "t8r32k512s5", with "c2" behind it in clusters of two.
+/// The tilings made for the shape's tokens, each with every split, by decode_model_us(), equal ones
+/// in the order of decode_tilings(). Writes at most out.size(), returns how many there are.
+std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept;
+
+/// CTAs of a launch: one an SM in whole groups of `split`, but no more groups than `units` (rows of
+/// w_down for mlp and down, pairs for gate_up).
+[[nodiscard]] int decode_ctas(std::int64_t units, int sm_count, int split) noexcept;
+
+/// "t8r64k256s5", with "x4" behind it where four CTAs share rows.
 void name_decode_tiling(const DecodeTiling& tiling, std::span<char> out) noexcept;
 
 }  // namespace sluice::cuda::sm90

@@ -37,7 +37,7 @@ struct DecodeNorm {
 };
 
 struct DecodeParams {
-  CUtensorMap x_map;  // x or n [m, d], box 64 columns x tokens of the tiling
+  CUtensorMap x_map;  // x or n [m, d], box 64 columns x m
   CUtensorMap h_map;  // h [m, h], the same box
   WeightRows w_gate;
   WeightRows w_up;
@@ -53,8 +53,11 @@ struct DecodeParams {
   int m;
   int d;
   int h;
+  int split;     // of K of down; 1 without down
+  float* parts;  // [split, d, padded_tokens(m)]: sums of each part; null where split is 1
   int weights_static;
-  WorkspaceHeader* header;  // barriers: one between gate_up and down, one before them for the norm
+  WorkspaceHeader* header;  // barriers: one between gate_up and down, one before them for the norm;
+                            // tickets of the groups that share rows of w_down
 };
 
 struct DecodeLaunch {

@@ -4,7 +4,8 @@
 //
 // A unit is what a CTA owns at least: a pair (one gate row and the up row of the same number) in
 // gate_up, a row in down. A CTA owns a range of units, cuts it into blocks that fit the row slots
-// of a stage, and walks the columns of each block in chunks; a stage of the ring is one chunk.
+// of a stage, and walks the columns of each block in chunks; a stage of the ring is one chunk. In
+// down a group of CTAs may own the same rows and divide the chunks among them.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,12 @@ struct UnitRange {
   return {begin, begin + each + (part < rest ? 1 : 0)};
 }
 
+/// Part `part` of `parts` of a range.
+[[nodiscard]] constexpr UnitRange even_share(UnitRange range, int part, int parts) noexcept {
+  const UnitRange share = even_share(range.size(), part, parts);
+  return {range.begin + share.begin, range.begin + share.end};
+}
+
 /// Gate pairs before group `group` where every group also owns an even share of the d rows of
 /// w_down and all read the same bytes: group / groups of all 3 d h elements, less the h columns of
 /// the down rows before, over the 2 d elements of a pair, to the nearest. Needs groups <= d, so
@@ -47,12 +54,11 @@ struct UnitRange {
 struct DecodePhase {
   UnitRange units;
   int blocks = 0;
-  int columns = 0;  ///< K
-  int chunks = 0;
+  int columns = 0;   ///< K
+  UnitRange chunks;  ///< of each block
 
   [[nodiscard]] constexpr UnitRange block(int i) const noexcept {
-    const UnitRange share = even_share(units.size(), i, blocks);
-    return {units.begin + share.begin, units.begin + share.end};
+    return even_share(units, i, blocks);
   }
   /// Columns of chunk `i` where a chunk has `depth`.
   [[nodiscard]] constexpr int chunk_columns(int i, int depth) const noexcept {
@@ -61,17 +67,15 @@ struct DecodePhase {
   }
 };
 
-/// The phase of CTA `rank` of a group of `ctas` that share `units` and walk them in step: all have
-/// as many blocks as the one that owns most, so that a chunk of activations serves all of them.
-[[nodiscard]] constexpr DecodePhase make_phase(UnitRange units, int rank, int ctas,
-                                               int units_a_block, int columns, int depth) noexcept {
-  const UnitRange own = even_share(units.size(), rank, ctas);
-  const int most = even_share(units.size(), 0, ctas).size();
-  return {{units.begin + own.begin, units.begin + own.end},
-          (most + units_a_block - 1) / units_a_block,
-          columns,
-          (columns + depth - 1) / depth};
+/// The phase of a CTA that owns `units`, and of their columns part `part` of `parts`.
+[[nodiscard]] constexpr DecodePhase make_phase(UnitRange units, int units_a_block, int columns,
+                                               int depth, int part = 0, int parts = 1) noexcept {
+  return {units, (units.size() + units_a_block - 1) / units_a_block, columns,
+          even_share((columns + depth - 1) / depth, part, parts)};
 }
+
+/// Tokens of a row of partial sums: slices of eight, so that four are one aligned load.
+[[nodiscard]] constexpr int padded_tokens(int m) noexcept { return (m + 7) / 8 * 8; }
 
 /// Where row slot `slot` of a stage finds its weights.
 struct SlotRow {
