@@ -206,6 +206,9 @@ std::string reason_of(const char* variant, const std::string& text, const Device
 TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
   EXPECT_EQ(chosen("1x4096x14336:mlp", h200()),
             "cuda.sm90_decode_chain sm90.decode_chain.mlp.t8r64k256s5");
+  // Each launch of the chain has the tiling that its operator would have alone.
+  EXPECT_EQ(chosen("64x4096x14336:mlp", h200()),
+            "cuda.sm90_decode_chain sm90.decode_chain.mlp.t64r128k128s4+r128k128s4x4");
   EXPECT_EQ(chosen("1x4096x14336:mlp:norm", h200()),
             "cuda.sm90_decode sm90.decode.mlp.t8r64k256s5");
   EXPECT_EQ(chosen("9x4096x14336:gate_up:fp16", h200()),

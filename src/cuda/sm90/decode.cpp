@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 
 #include "cuda/device.hpp"
 #include "cuda/prefill.hpp"
@@ -77,19 +78,23 @@ Reason supports(const Problem& p, const Device& device) {
   return shape_refusal(p);
 }
 
-std::size_t configs(const char* family, const Problem& p, const Device& device,
-                    std::span<Config> out) {
-  std::array<DecodeTiling, detail::kMaxConfigs> tilings;
-  const std::size_t count =
-      sm90::decode_ranked({p.m, p.d, p.h, has_gate_up(p), has_down(p), device.sm_count}, tilings);
-  for (std::size_t i = 0; i < std::min(count, out.size()); ++i) {
-    char tiling[24];
-    char name[kMaxName];
-    sm90::name_decode_tiling(tilings[i], tiling);
-    std::snprintf(name, sizeof(name), "sm90.%s.%s.%s", family, to_string(p.op), tiling);
-    out[i] = detail::make_config(name, tilings[i]);
-  }
-  return count;
+/// A config's payload: the launch of both has one tiling, each of the chain's its own.
+struct Tilings {
+  DecodeTiling gate_up;
+  DecodeTiling down;
+};
+
+// "t8r64k128s4", or "t8r64k128s4+r32k256s4x2" of two launches, for the tokens are the same.
+Config make_config(const char* family, const Problem& p, const Tilings& tilings) {
+  char gate_up[24];
+  char down[24];
+  char name[kMaxName];
+  sm90::name_decode_tiling(tilings.gate_up, gate_up);
+  sm90::name_decode_tiling(tilings.down, down);
+  const bool one = tilings.gate_up == tilings.down;
+  std::snprintf(name, sizeof(name), "sm90.%s.%s.%s%s%s", family, to_string(p.op), gate_up,
+                one ? "" : "+", one ? "" : std::strchr(down, 'r'));
+  return detail::make_config(name, tilings);
 }
 
 /// What lies in the payload; dense rows in x's type.
@@ -127,10 +132,10 @@ class Launcher {
   Launcher(const Plan& plan, const Operands& operands, void* payload, void* header, Stream stream)
       : p_(plan.problem),
         device_(plan.device),
-        tiling_(detail::payload_as<DecodeTiling>(plan.config)),
+        tilings_(detail::payload_as<Tilings>(plan.config)),
         specs_(operand_specs(plan.problem)),
         operands_(operands),
-        scratch_(lay_out(plan.problem, tiling_.split, payload)),
+        scratch_(lay_out(plan.problem, tilings_.down.split, payload)),
         header_(static_cast<WorkspaceHeader*>(header)),
         stream_(stream) {}
 
@@ -140,18 +145,18 @@ class Launcher {
     fill_common(params);
     if (has_gate_up(p_)) SLUICE_TRY(fill_gate_up(params));
     if (has_down(p_)) SLUICE_TRY(fill_down(params));
-    return start(params);
+    return start(params, has_down(p_) ? tilings_.down : tilings_.gate_up);
   }
 
   Status run_chain() const {
     DecodeParams first{};
     fill_common(first);
     SLUICE_TRY(fill_gate_up(first));
-    SLUICE_TRY(start(first));
+    SLUICE_TRY(start(first, tilings_.gate_up));
     DecodeParams second{};
     fill_common(second);
     SLUICE_TRY(fill_down(second));
-    return start(second);
+    return start(second, tilings_.down);
   }
 
  private:
@@ -228,7 +233,7 @@ class Launcher {
     SLUICE_TRY(encode_input(Operand::kH, scratch_.h, params.h_map));
     params.w_down = weights(Operand::kWDown);
     params.y = matrix(Operand::kY);
-    params.split = tiling_.split;
+    params.split = tilings_.down.split;
     params.parts = scratch_.parts;
     if (p_.bias_down) params.b_down = operands_.b_down;
     if (p_.residual == Residual::kOperand) params.residual = matrix(Operand::kResidual);
@@ -238,11 +243,11 @@ class Launcher {
     return {};
   }
 
-  Status start(const DecodeParams& params) const {
+  Status start(const DecodeParams& params, const DecodeTiling& tiling) const {
     const bool gate_up = params.h_out.base != nullptr;
     const bool down = params.y.base != nullptr;
     DecodeLaunch launch;
-    launch.tiling = tiling_;
+    launch.tiling = tiling;
     launch.dtype = p_.x_dtype;
     launch.device = device_.ordinal;
     launch.ctas = sm90::decode_ctas(down ? p_.d : p_.h, device_.sm_count, params.split);
@@ -253,7 +258,7 @@ class Launcher {
 
   const Problem& p_;
   const Device& device_;
-  DecodeTiling tiling_;
+  Tilings tilings_;
   std::array<OperandSpec, kOperandCount> specs_;
   const Operands& operands_;
   Scratch scratch_;
@@ -282,16 +287,33 @@ Reason sm90_decode_chain_supports(const Problem& p, const Device& device) noexce
 // many CTAs divide K of down.
 std::size_t sm90_decode_configs(const Problem& p, const Device& device,
                                 std::span<Config> out) noexcept {
-  return configs("decode", p, device, out);
+  std::array<DecodeTiling, detail::kMaxConfigs> tilings;
+  const std::size_t count =
+      sm90::decode_ranked({p.m, p.d, p.h, has_gate_up(p), has_down(p), device.sm_count}, tilings);
+  for (std::size_t i = 0; i < std::min(count, out.size()); ++i) {
+    out[i] = make_config("decode", p, {tilings[i], tilings[i]});
+  }
+  return count;
 }
 
+// The tilings of gate_up, each with the best of down.
 std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
                                       std::span<Config> out) noexcept {
-  return configs("decode_chain", p, device, out);
+  std::array<DecodeTiling, detail::kMaxConfigs> gate_up;
+  std::array<DecodeTiling, detail::kMaxConfigs> down;
+  const std::size_t firsts =
+      sm90::decode_ranked({p.m, p.d, p.h, true, false, device.sm_count}, gate_up);
+  const std::size_t seconds =
+      std::min(sm90::decode_ranked({p.m, p.d, p.h, false, true, device.sm_count}, down),
+               detail::kMaxConfigs / std::max(firsts, std::size_t{1}));
+  for (std::size_t i = 0; i < std::min(firsts * seconds, out.size()); ++i) {
+    out[i] = make_config("decode_chain", p, {gate_up[i / seconds], down[i % seconds]});
+  }
+  return firsts * seconds;
 }
 
 std::size_t sm90_decode_payload_bytes(const Plan& plan) noexcept {
-  const int split = detail::payload_as<DecodeTiling>(plan.config).split;
+  const int split = detail::payload_as<Tilings>(plan.config).down.split;
   return lay_out(plan.problem, split, nullptr).bytes;
 }
 

@@ -28,6 +28,7 @@ constexpr DecodeTiling kTilings[] = {
 constexpr int kSplits[] = {1, 2, kDecodeMaxSplit};
 
 constexpr double kMemoryBytesPerUs = 34e3;  // of an SM: 4.5 TB/s over 132
+constexpr double kMemoryLatencyUs = 1.3;    // under load
 constexpr double kIngestBytesPerUs = 50e3;  // of an SM: 32 and 64 tokens, log of the kernel's page
 constexpr double kPartsUs = 2.5;            // partial sums: a fence, an atomic and two trips to L2
 // Times closer than this count as equal: then the table's order, which was measured, decides.
@@ -37,11 +38,15 @@ double ceil_div(double a, double b) {
   return static_cast<double>(static_cast<std::int64_t>((a + b - 1) / b));
 }
 
-// `rows` weight rows of `columns` each, and the activations of their blocks.
-double stream_us(double rows, double columns, double blocks, double m) {
+// A ring of `t`'s stages through `rows` weight rows of `columns` each, cut into even blocks of up
+// to `slots` rows, and the activations of each block.
+double stream_us(const DecodeTiling& t, double rows, double slots, double columns, double m) {
+  const double blocks = ceil_div(rows, slots);
+  const double in_flight = t.stages * (rows / blocks) * std::min<double>(t.depth, columns) * 2;
+  const double memory = std::min(kMemoryBytesPerUs, in_flight / kMemoryLatencyUs);
   const double weights = rows * columns * 2;
   const double activations = blocks * columns * m * 2;
-  return std::max(weights / kMemoryBytesPerUs, (weights + activations) / kIngestBytesPerUs);
+  return std::max(weights / memory, (weights + activations) / kIngestBytesPerUs);
 }
 
 }  // namespace
@@ -56,11 +61,11 @@ double decode_model_us(const DecodeTiling& t, const DecodeShape& s) noexcept {
   double us = 0;
   if (s.gate_up) {
     const double pairs = ceil_div(h, ctas);
-    us += stream_us(2 * pairs, d, ceil_div(pairs, t.rows / 2), m);
+    us += stream_us(t, 2 * pairs, t.rows, d, m);
   }
   if (s.down) {
     const double rows = ceil_div(d * t.split, ctas);
-    us += stream_us(rows, h / t.split, ceil_div(rows, t.rows), m);
+    us += stream_us(t, rows, t.rows, h / t.split, m);
     // Each CTA writes its sums, and the last of a group reads all.
     if (t.split > 1) us += kPartsUs + (1 + t.split) * rows * m * 4 / kIngestBytesPerUs;
   }
