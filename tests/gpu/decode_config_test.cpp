@@ -147,7 +147,7 @@ TEST(DecodeConfig, RanksTheNarrowestTilingsWithEverySplit) {
   for (int m = 1; m <= cuda::sm90::kDecodeMaxTokens; ++m) {
     const std::size_t count =
         cuda::sm90::decode_ranked({m, 4096, 14336, true, true, kSmCount}, out);
-    ASSERT_GE(count, 6U) << m;
+    ASSERT_GE(count, 2U) << m;
     ASSERT_LE(count, out.size());
     std::set<std::string> names;
     for (std::size_t i = 0; i < count; ++i) {
@@ -155,8 +155,8 @@ TEST(DecodeConfig, RanksTheNarrowestTilingsWithEverySplit) {
       EXPECT_GE(out[i].tokens, m);
       EXPECT_LT(out[i].tokens, 2 * std::max(m, 8)) << m;
     }
-    EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, false, kSmCount}, out), count / 3);
-    EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, true, 1}, out), count / 3);
+    EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, false, kSmCount}, out), count / 2);
+    EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, true, 1}, out), count / 2);
     EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, true, kSmCount}, {}), count);
   }
   EXPECT_EQ(cuda::sm90::decode_ranked({65, 4096, 14336, true, true, kSmCount}, out), 0U);
@@ -168,23 +168,23 @@ DecodeTiling best(std::int64_t m, std::int64_t d, std::int64_t h) {
   return out[0];
 }
 
-// Activations cost what weights cost: more tokens want more rows, and K of down divided.
+// Activations cost what weights cost: K of down is divided where a CTA has few rows of it, as 8B's
+// 31, and not where it has as many as a block.
 TEST(DecodeConfig, SharesRowsWhereActivationsWeigh) {
   for (const auto& [d, h] : {Widths{4096, 14336}, Widths{8192, 28672}, Widths{8192, 7168}}) {
     EXPECT_EQ(best(1, d, h).split, 1);
     EXPECT_EQ(best(8, d, h).split, 1);
-    EXPECT_GE(best(64, d, h).split, 2);
-    EXPECT_EQ(best(64, d, h).rows, 128);
+    EXPECT_EQ(best(64, d, h).split, d == 4096 ? 2 : 1);
   }
 }
 
-// By hand, t64r128 on 8B with four CTAs a group: 109 pairs in 2 blocks, 125 rows in one.
+// By hand, t64r64 on 8B with two CTAs a group: 109 pairs in 4 blocks, 63 rows in one.
 TEST(DecodeConfig, ModelCountsBytesOfWeightsAndActivations) {
   const cuda::sm90::DecodeShape shape{64, 4096, 14336, true, true, kSmCount};
-  const double gate_up = (2 * 109 * 4096 * 2 + 2 * 4096 * 64 * 2) / 50e3;
-  const double down = (125 * 3584 * 2 + 3584 * 64 * 2) / 50e3;
-  const double parts = 2.5 + 5 * 125 * 64 * 4 / 50e3;
-  EXPECT_NEAR(cuda::sm90::decode_model_us({64, 128, 128, 4, 4}, shape), gate_up + down + parts,
+  const double gate_up = (2 * 109 * 4096 * 2 + 4 * 4096 * 64 * 2) / 50e3;
+  const double down = (63 * 7168 * 2 + 7168 * 64 * 2) / 50e3;
+  const double parts = 2.5 + 3 * 63 * 64 * 4 / 50e3;
+  EXPECT_NEAR(cuda::sm90::decode_model_us({64, 64, 256, 3, 2}, shape), gate_up + down + parts,
               1e-9);
 }
 
@@ -208,13 +208,13 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
             "cuda.sm90_decode_chain sm90.decode_chain.mlp.t8r64k256s5");
   // Each launch of the chain has the tiling that its operator would have alone.
   EXPECT_EQ(chosen("64x4096x14336:mlp", h200()),
-            "cuda.sm90_decode_chain sm90.decode_chain.mlp.t64r128k128s4+r128k128s4x4");
+            "cuda.sm90_decode_chain sm90.decode_chain.mlp.t64r64k256s3+r64k256s3x2");
   EXPECT_EQ(chosen("1x4096x14336:mlp:norm", h200()),
             "cuda.sm90_decode sm90.decode.mlp.t8r64k256s5");
   EXPECT_EQ(chosen("9x4096x14336:gate_up:fp16", h200()),
             "cuda.sm90_decode sm90.decode.gate_up.t16r64k256s5");
   EXPECT_EQ(chosen("64x4096x14336:down", h200()),
-            "cuda.sm90_decode sm90.decode.down.t64r128k128s4x4");
+            "cuda.sm90_decode sm90.decode.down.t64r64k256s3x2");
   EXPECT_EQ(chosen("65x4096x14336:down", h200()).substr(0, 10), "cuda.sm90 ");
   for (const std::string text :
        {"5x72x200:gate_up:bias:interleaved3", "33x64x72:down:residual:bias_down:pad=8",
@@ -250,7 +250,7 @@ TEST(CudaSm90Decode, WorkspaceHoldsWhatTheLaunchPassesOn) {
   EXPECT_EQ(bytes("4x4096x14336:mlp:add_norm:residual_norm_input"),
             kWorkspaceHeaderBytes + 2 * kN + kH);
   EXPECT_EQ(bytes("60x4096x14336:down"),
-            kWorkspaceHeaderBytes + std::size_t{4} * 4096 * 64 * 4);  // parts of four CTAs
+            kWorkspaceHeaderBytes + std::size_t{2} * 4096 * 64 * 4);  // parts of two CTAs
 }
 
 TEST(CudaSm90Decode, SaysWhyItRefuses) {

@@ -84,7 +84,7 @@ struct Tilings {
   DecodeTiling down;
 };
 
-// "t8r64k128s4", or "t8r64k128s4+r32k256s4x2" of two launches, for the tokens are the same.
+// "t8r64k256s5", or "t8r64k256s5+r32k256s4x2" of two launches, for the tokens are the same.
 Config make_config(const char* family, const Problem& p, const Tilings& tilings) {
   char gate_up[24];
   char down[24];
@@ -283,7 +283,7 @@ Reason sm90_decode_chain_supports(const Problem& p, const Device& device) noexce
   return supports(p, device);
 }
 
-// "sm90.decode.mlp.t32r128k128s4x2": tokens, weight rows and columns of a stage, stages, and how
+// "sm90.decode.mlp.t32r64k256s4x2": tokens, weight rows and columns of a stage, stages, and how
 // many CTAs divide K of down.
 std::size_t sm90_decode_configs(const Problem& p, const Device& device,
                                 std::span<Config> out) noexcept {

@@ -12,20 +12,13 @@ namespace {
 // the stages (tokens x depth x 2) and the reduction. See docs/kernels/mlp_decode.md, "Tilings".
 constexpr DecodeTiling kTilings[] = {
     {.tokens = 8, .rows = 64, .depth = 256, .stages = 5},
-    {.tokens = 8, .rows = 64, .depth = 128, .stages = 4},
     {.tokens = 8, .rows = 32, .depth = 256, .stages = 4},
-    {.tokens = 8, .rows = 32, .depth = 512, .stages = 5},
-    {.tokens = 8, .rows = 128, .depth = 128, .stages = 5},
     {.tokens = 16, .rows = 64, .depth = 256, .stages = 5},
-    {.tokens = 16, .rows = 64, .depth = 128, .stages = 4},
     {.tokens = 16, .rows = 32, .depth = 256, .stages = 4},
-    {.tokens = 16, .rows = 128, .depth = 128, .stages = 5},
-    {.tokens = 32, .rows = 128, .depth = 128, .stages = 4},
     {.tokens = 32, .rows = 64, .depth = 256, .stages = 4},
-    {.tokens = 64, .rows = 128, .depth = 128, .stages = 4},
     {.tokens = 64, .rows = 64, .depth = 256, .stages = 3},
 };
-constexpr int kSplits[] = {1, 2, kDecodeMaxSplit};
+constexpr int kSplits[] = {1, kDecodeMaxSplit};
 
 constexpr double kMemoryBytesPerUs = 34e3;  // of an SM: 4.5 TB/s over 132
 constexpr double kMemoryLatencyUs = 1.3;    // under load

@@ -10,7 +10,7 @@
 namespace sluice::cuda::sm90 {
 
 inline constexpr int kDecodeMaxTokens = 64;
-inline constexpr int kDecodeMaxSplit = 4;
+inline constexpr int kDecodeMaxSplit = 2;
 inline constexpr int kDecodeMaxGroups = 128;  ///< that share rows: each has a ticket
 
 /// An instantiation of the decode kernel, and how its launch divides K of down.
@@ -49,7 +49,7 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
 /// w_down for mlp and down, pairs for gate_up).
 [[nodiscard]] int decode_ctas(std::int64_t units, int sm_count, int split) noexcept;
 
-/// "t8r64k256s5", with "x4" behind it where four CTAs share rows.
+/// "t8r64k256s5", with "x2" behind it where two CTAs share rows.
 void name_decode_tiling(const DecodeTiling& tiling, std::span<char> out) noexcept;
 
 }  // namespace sluice::cuda::sm90
