@@ -28,12 +28,14 @@ inline constexpr int kOneRows = 16;
 inline constexpr int kRowBlock = 8;
 inline constexpr int kMaxTokens = static_cast<int>(DotKernels::kMaxTokens);
 
-// Null lines and the end of a row are fine: nothing is read, so the address is a number.
+// An address that may lie outside of any row: nothing is read there, so it is a number.
+HWY_INLINE const void* behind(const void* line, std::int64_t bytes) {
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(line) +
+                                       static_cast<std::uintptr_t>(bytes));
+}
+
 HWY_INLINE void prefetch(const void* line, std::int64_t from, std::int64_t bytes) {
-  for (std::int64_t at = from; at < from + bytes; at += 64) {
-    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(line) +
-                                                     static_cast<std::uintptr_t>(at)));
-  }
+  for (std::int64_t at = from; at < from + bytes; at += 64) __builtin_prefetch(behind(line, at));
 }
 
 // partial += line[begin, end) · x, lane by lane; the same piece of `ahead` is prefetched.
@@ -80,8 +82,7 @@ void dot_one_token(const void* const* lines, int count, const float* x, std::int
         // What this thread reads next: the next row's piece, or the first row's next piece, whose
         // address is one block behind this one.
         const bool turn = i + 1 == rows && end < k;
-        const int next = std::min(turn ? first : first + i + 1, count - 1);
-        const void* ahead = turn ? element<T>(lines[next], kOneBlock) : lines[next];
+        const void* ahead = turn ? element<T>(lines[first], kOneBlock) : lines[first + i + 1];
         dot_piece<T>(lines[first + i], ahead, x, begin, end, partial[i]);
       }
     }
@@ -93,10 +94,10 @@ void dot_one_token(const void* const* lines, int count, const float* x, std::int
 
 using Partial = float[kRowBlock][kMaxTokens][kLanes];
 
-// partial[i][t] += lines[i][begin, end) · x[t], lane by lane in the order of k. `ahead` bytes
-// behind what is read are prefetched, unless it is 0.
+// partial[i][t] += lines[i][begin, end) · x[t], lane by lane in the order of k. The same piece of
+// ahead[i] is prefetched, unless `ahead` is null.
 template <class T, int kRows, int kTokens>
-HWY_NOINLINE void dot_tile(const void* const* lines, std::int64_t ahead, const float* x,
+HWY_NOINLINE void dot_tile(const void* const* lines, const void* const* ahead, const float* x,
                            std::int64_t ldx, std::int64_t begin, std::int64_t end,
                            float (*partial)[kMaxTokens][kLanes]) {
   const F32 d;
@@ -124,10 +125,10 @@ HWY_NOINLINE void dot_tile(const void* const* lines, std::int64_t ahead, const f
   std::int64_t k = begin;
   constexpr std::int64_t kPair = std::int64_t{2} * kLanes;
   for (; k + kPair <= end; k += kPair) {
-    if (ahead != 0) {
+    if (ahead != nullptr) {
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
-        prefetch(line[i], ahead + k * static_cast<std::int64_t>(sizeof(T)), kPair * sizeof(T));
+        prefetch(ahead[i], k * static_cast<std::int64_t>(sizeof(T)), kPair * sizeof(T));
       }
     }
     step(k, whole);
@@ -148,22 +149,25 @@ HWY_NOINLINE void dot_tile(const void* const* lines, std::int64_t ahead, const f
 // All rows of a group against kTokens tokens from `token` on, kRows at a time, then one by one. A
 // row's sum is the same in either loop.
 template <class T, int kRows, int kTokens>
-void dot_rows(const void* const* lines, int count, std::int64_t ahead, const float* x,
+void dot_rows(const void* const* lines, int count, const void* const* ahead, const float* x,
               std::int64_t ldx, std::int64_t begin, std::int64_t end, int token, Partial& partial) {
   // Rows of partial begin at token 0; a tile's at its own first token.
   const auto at = [&](int row) {
     return reinterpret_cast<float(*)[kMaxTokens][kLanes]>(&partial[row][token]);
   };
+  const auto ahead_of = [&](int row) { return ahead == nullptr ? nullptr : ahead + row; };
   int i = 0;
   for (; i + kRows <= count; i += kRows) {
-    dot_tile<T, kRows, kTokens>(lines + i, ahead, x, ldx, begin, end, at(i));
+    dot_tile<T, kRows, kTokens>(lines + i, ahead_of(i), x, ldx, begin, end, at(i));
   }
-  for (; i < count; ++i) dot_tile<T, 1, kTokens>(lines + i, ahead, x, ldx, begin, end, at(i));
+  for (; i < count; ++i) {
+    dot_tile<T, 1, kTokens>(lines + i, ahead_of(i), x, ldx, begin, end, at(i));
+  }
 }
 
 // One K block of a group of rows for two or more tokens, up to 4 of which share a pass.
 template <class T>
-void dot_block(const void* const* lines, int count, std::int64_t ahead, const float* x,
+void dot_block(const void* const* lines, int count, const void* const* ahead, const float* x,
                std::int64_t ldx, int tokens, std::int64_t begin, std::int64_t end,
                Partial& partial) {
   constexpr int kWide = kLanes == 16 ? 4 : 2;  // 32 or 16 registers for the sums
@@ -173,7 +177,8 @@ void dot_block(const void* const* lines, int count, std::int64_t ahead, const fl
     const auto rows = group == 2   ? dot_rows<T, 4, 2>
                       : group == 3 ? dot_rows<T, kWide, 3>
                                    : dot_rows<T, kWide, 4>;
-    rows(lines, count, token == 0 ? ahead : 0, x + token * ldx, ldx, begin, end, token, partial);
+    rows(lines, count, token == 0 ? ahead : nullptr, x + token * ldx, ldx, begin, end, token,
+         partial);
     token += group;
   }
 }
@@ -183,6 +188,7 @@ void dots(const void* const* lines, int count, const float* x, std::int64_t ldx,
           std::int64_t k, float* out, std::int64_t ldo) {
   if (tokens == 1) return dot_one_token<T>(lines, count, x, k, out);
   const F32 d;
+  constexpr auto kElem = static_cast<std::int64_t>(sizeof(T));
   // Pieces of all tokens take at most 32 KiB.
   const std::int64_t block = 8192 / (tokens > 8 ? 16 : (tokens > 4 ? 8 : 4));
   for (int first = 0; first < count; first += kRowBlock) {
@@ -191,9 +197,12 @@ void dots(const void* const* lines, int count, const float* x, std::int64_t ldx,
     for (int i = 0; i < rows; ++i) std::fill(partial[i][0], partial[i][tokens], 0.0F);
     for (std::int64_t begin = 0; begin < k; begin += block) {
       const std::int64_t end = std::min(begin + block, k);
-      // A group of whole rows goes on with the next group, which mostly lies behind it.
-      const std::int64_t ahead =
-          (k <= block ? rows * k : block) * static_cast<std::int64_t>(sizeof(T));
+      // The rows go on with their next piece, and the last piece with the next group's first.
+      const void* ahead[kRowBlock];
+      for (int i = 0; i < rows; ++i) {
+        ahead[i] = end < k ? behind(lines[first + i], block * kElem)
+                           : behind(lines[first + rows + i], -begin * kElem);
+      }
       dot_block<T>(lines + first, rows, ahead, x, ldx, tokens, begin, end, partial);
     }
     for (int i = 0; i < rows; ++i) {

@@ -2,6 +2,7 @@
 // gate_up, down and mlp for a few tokens: bound by reading the weights, each once, in place.
 // A task is a run of weight rows; tokens are kept in fp32 by all threads together.
 #include <algorithm>
+#include <array>
 
 #include "cpu/engine.hpp"
 #include "cpu/thread_pool.hpp"
@@ -10,15 +11,18 @@ namespace sluice::cpu {
 namespace {
 
 constexpr std::int64_t kMaxTokens = DotKernels::kMaxTokens;
-constexpr std::int64_t kMaxLines = 256;  // weight rows of a task
-// Weight bytes of a task: rows of one matrix are read this long before another's. 256 KiB cost 2 %.
+constexpr std::int64_t kMaxRows = kChunk;         // weight rows of one matrix in a task
+constexpr std::int64_t kMaxLines = 2 * kMaxRows;  // gate and up rows
+// Weight bytes of one matrix in a task: so long a thread reads on. 256 KiB cost 2 %.
 constexpr std::int64_t kTaskBytes = std::int64_t{1} << 20;
+// Weights of a task that are asked for before its phase begins: half of a usual L2.
+constexpr std::int64_t kPrefetchBytes = kTaskBytes / 2;
 
 // Rows a task, a multiple of 8 (the rows that dots() takes at once for one token).
 std::int64_t rows_per_task(std::int64_t row_bytes, std::int64_t rows, int threads) {
   const std::int64_t by_bytes = kTaskBytes / row_bytes;
   const std::int64_t by_threads = rows / (std::int64_t{8} * threads);
-  return std::clamp<std::int64_t>(std::min(by_bytes, by_threads) / 8 * 8, 8, kMaxLines);
+  return std::clamp<std::int64_t>(std::min(by_bytes, by_threads) / 8 * 8, 8, kMaxRows);
 }
 
 struct Tokens {
@@ -53,99 +57,176 @@ struct Sums {
   alignas(64) float value[kMaxTokens][kMaxLines];
 };
 
-void dots(const Engine& e, const void* const* lines, std::int64_t count, DType dtype,
-          const Tokens& x, std::int64_t k, Sums& out) {
-  e.kernels.dot.dots[static_cast<std::size_t>(dtype)](lines, static_cast<int>(count), x.data,
-                                                      x.stride, static_cast<int>(e.problem.m), k,
-                                                      out.value[0], kMaxLines);
+// Weight rows of a task, and behind them those that this thread will probably read next.
+struct Lines {
+  std::array<const void*, kMaxLines + DotKernels::kAheadLines> row;
+  std::int64_t count = 0;
+};
+
+class Forward {
+ public:
+  explicit Forward(const Engine& e);
+
+  // The tokens are widened, then gate_up, then down.
+  [[nodiscard]] const PhaseTasks& tasks() const { return tasks_; }
+  void run(int phase, std::int64_t task) const;
+  void prefetch(int phase, std::int64_t task) const;
+
+ private:
+  [[nodiscard]] Lines lines(int phase, std::int64_t task) const;
+  [[nodiscard]] Lines lines_with_ahead(int phase, std::int64_t task) const;
+  void dots(const Lines& lines, const Tokens& x, std::int64_t k, Sums& out) const;
+  template <class Put>
+  void gate_up_columns(std::int64_t task, std::int64_t n, const Put& put) const;
+  void widen(std::int64_t task) const;
+  void gate_up(std::int64_t task) const;
+  void down(std::int64_t task) const;
+
+  const Engine& e_;
+  const Problem& p_;
+  Tokens x_{};             // what is multiplied first: x, n of the norm, or h of a lone down
+  Tokens hidden_{};        // what down reads
+  std::int64_t cols_ = 0;  // gate and up rows of a task
+  std::int64_t rows_ = 0;  // w_down's rows of a task
+  PhaseTasks tasks_{};
+};
+
+Forward::Forward(const Engine& e) : e_(e), p_(e.problem) {
+  const bool has_gate_up = p_.op != Op::kDown;
+  const bool has_down = p_.op != Op::kGateUp;
+  const std::int64_t width = has_gate_up ? p_.d : p_.h;
+  x_ = tokens_at(e, e.schedule.input, width);
+  zero_ends(x_, p_.m, width);
+  hidden_ = x_;
+  if (has_gate_up && has_down) {
+    hidden_ = tokens_at(e, e.schedule.hidden, p_.h);
+    zero_ends(hidden_, p_.m, p_.h);
+  }
+  cols_ = rows_per_task(bytes_of(p_.w_dtype, p_.d), p_.h, e.threads);
+  rows_ = rows_per_task(bytes_of(p_.w_dtype, p_.h), p_.d, e.threads);
+  // Widening few tokens takes microseconds: less than it takes to share them.
+  tasks_ = {p_.m < 8 ? 1 : p_.m, has_gate_up ? ceil_div(p_.h, cols_) : 0,
+            has_down ? ceil_div(p_.d, rows_) : 0};
 }
 
-// h of columns [col, col + n) for all tokens; put(token, values) takes it.
-template <class Put>
-void gate_up_columns(const Engine& e, const Tokens& x, std::int64_t col, std::int64_t n,
-                     const Put& put) {
-  const Matrix& w_gate = e.matrix(Operand::kWGate);
-  const Matrix& w_up = e.matrix(Operand::kWUp);
-  const void* lines[kMaxLines];
-  for (std::int64_t i = 0; i < n; ++i) {
-    lines[i] = w_gate.at(col + i, 0);
-    lines[n + i] = w_up.at(col + i, 0);
+void Forward::run(int phase, std::int64_t task) const {
+  if (phase == 0) return widen(task);
+  if (phase == 1) return gate_up(task);
+  down(task);
+}
+
+Lines Forward::lines(int phase, std::int64_t task) const {
+  Lines out;
+  const auto append = [&](Operand id, std::int64_t first, std::int64_t count) {
+    const Matrix& w = e_.matrix(id);
+    for (std::int64_t i = first; i < std::min(first + count, w.rows); ++i) {
+      out.row[static_cast<std::size_t>(out.count++)] = w.at(i, 0);
+    }
+  };
+  if (phase == 1) {
+    append(Operand::kWGate, task * cols_, cols_);
+    append(Operand::kWUp, task * cols_, cols_);
+  } else {
+    append(Operand::kWDown, task * rows_, rows_);
   }
+  return out;
+}
+
+// Threads take tasks in turn, so a thread's next one is mostly so many numbers on; down follows
+// gate_up without a gap, as its weights depend on nothing.
+Lines Forward::lines_with_ahead(int phase, std::int64_t task) const {
+  Lines out = lines(phase, task);
+  std::int64_t next = task + e_.threads;
+  if (phase == 1 && next >= tasks_[1]) phase = 2, next -= tasks_[1];
+  const bool there = next < tasks_[static_cast<std::size_t>(phase)];
+  const Matrix& w = e_.matrix(phase == 1 ? Operand::kWGate : Operand::kWDown);
+  const std::int64_t first = next * (phase == 1 ? cols_ : rows_);
+  for (std::int64_t i = 0; i < DotKernels::kAheadLines; ++i) {
+    out.row[static_cast<std::size_t>(out.count + i)] =
+        there ? w.at(std::min(first + i, w.rows - 1), 0)
+              : out.row[static_cast<std::size_t>(out.count - 1)];
+  }
+  return out;
+}
+
+// Brings the first weights of a task near while a phase before it is not over: memory would be idle
+// otherwise, and unfused operators cannot.
+void Forward::prefetch(int phase, std::int64_t task) const {
+  if (phase == 0) return;
+  const Lines ahead = lines(phase, task);
+  const std::int64_t row_bytes = bytes_of(p_.w_dtype, phase == 1 ? p_.d : p_.h);
+  const std::int64_t most = std::min(ahead.count, kPrefetchBytes / row_bytes);
+  for (std::int64_t i = 0; i < most; ++i) {
+    const auto* const row = static_cast<const char*>(ahead.row[static_cast<std::size_t>(i)]);
+    for (std::int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+  }
+}
+
+void Forward::dots(const Lines& lines, const Tokens& x, std::int64_t k, Sums& out) const {
+  e_.kernels.dot.dots[static_cast<std::size_t>(p_.w_dtype)](
+      lines.row.data(), static_cast<int>(lines.count), x.data, x.stride, static_cast<int>(p_.m), k,
+      out.value[0], kMaxLines);
+}
+
+void Forward::widen(std::int64_t task) const {
+  if (tasks_[0] > 1) return widen_token(e_, x_, task);
+  for (std::int64_t t = 0; t < p_.m; ++t) widen_token(e_, x_, t);
+}
+
+// h of n columns for all tokens; put(token, values) takes it.
+template <class Put>
+void Forward::gate_up_columns(std::int64_t task, std::int64_t n, const Put& put) const {
+  const std::int64_t col = task * cols_;
   Sums sums;
-  dots(e, lines, 2 * n, w_gate.dtype, x, e.problem.d, sums);
-  alignas(64) float g[kMaxLines / 2];
-  alignas(64) float u[kMaxLines / 2];
-  alignas(64) float b_gate[kMaxLines / 2];
-  alignas(64) float b_up[kMaxLines / 2];
-  load_vector(e, Operand::kBGate, col, n, b_gate);
-  load_vector(e, Operand::kBUp, col, n, b_up);
-  for (std::int64_t t = 0; t < e.problem.m; ++t) {
+  dots(lines_with_ahead(1, task), x_, p_.d, sums);
+  alignas(64) float g[kMaxRows];
+  alignas(64) float u[kMaxRows];
+  alignas(64) float b_gate[kMaxRows];
+  alignas(64) float b_up[kMaxRows];
+  load_vector(e_, Operand::kBGate, col, n, b_gate);
+  load_vector(e_, Operand::kBUp, col, n, b_up);
+  for (std::int64_t t = 0; t < p_.m; ++t) {
     for (std::int64_t i = 0; i < n; ++i) {
       g[i] = sums.value[t][i] + b_gate[i];
       u[i] = sums.value[t][n + i] + b_up[i];
     }
-    if (e.problem.save_g_u) {
-      e.io.store(e.matrix(Operand::kG), t, col, n, g);
-      e.io.store(e.matrix(Operand::kU), t, col, n, u);
+    if (p_.save_g_u) {
+      e_.io.store(e_.matrix(Operand::kG), t, col, n, g);
+      e_.io.store(e_.matrix(Operand::kU), t, col, n, u);
     }
-    e.kernels.gate.mul(e.problem.gate, g, u, n, g);
+    e_.kernels.gate.mul(p_.gate, g, u, n, g);
     put(t, g);
   }
 }
 
-void gate_up(const Engine& e, const Tokens& x, const Tokens* hidden, std::int64_t cols,
-             std::int64_t task) {
-  const Problem& p = e.problem;
-  const std::int64_t col = task * cols;
-  const std::int64_t n = std::min(cols, p.h - col);
-  gate_up_columns(e, x, col, n, [&](std::int64_t t, float* h) {
-    if (hidden == nullptr) return e.io.store(e.matrix(Operand::kH), t, col, n, h);
-    e.io.round(p.x_dtype, n, h);
-    std::copy(h, h + n, hidden->data + t * hidden->stride + col);
+void Forward::gate_up(std::int64_t task) const {
+  const std::int64_t col = task * cols_;
+  const std::int64_t n = std::min(cols_, p_.h - col);
+  gate_up_columns(task, n, [&](std::int64_t t, float* h) {
+    if (p_.op == Op::kGateUp) return e_.io.store(e_.matrix(Operand::kH), t, col, n, h);
+    e_.io.round(p_.x_dtype, n, h);
+    std::copy(h, h + n, hidden_.data + t * hidden_.stride + col);
   });
 }
 
-void down(const Engine& e, const Tokens& hidden, std::int64_t rows, std::int64_t task) {
-  const Problem& p = e.problem;
-  const Matrix& w_down = e.matrix(Operand::kWDown);
-  const std::int64_t col = task * rows;
-  const std::int64_t n = std::min(rows, p.d - col);
-  const void* lines[kMaxLines];
-  for (std::int64_t i = 0; i < n; ++i) lines[i] = w_down.at(col + i, 0);
+void Forward::down(std::int64_t task) const {
+  const std::int64_t col = task * rows_;
+  const std::int64_t n = std::min(rows_, p_.d - col);
   Sums sums;
-  dots(e, lines, n, w_down.dtype, hidden, p.h, sums);
-  alignas(64) float bias[kMaxLines];
-  load_vector(e, Operand::kBDown, col, n, bias);
-  for (std::int64_t t = 0; t < p.m; ++t) finish_y(e, t, col, n, bias, sums.value[t]);
+  dots(lines_with_ahead(2, task), hidden_, p_.h, sums);
+  alignas(64) float bias[kMaxRows];
+  load_vector(e_, Operand::kBDown, col, n, bias);
+  for (std::int64_t t = 0; t < p_.m; ++t) finish_y(e_, t, col, n, bias, sums.value[t]);
 }
 
 }  // namespace
 
-// One region: the tokens are widened, then gate_up, then down.
 void forward_dots(const Engine& e) noexcept {
-  const Problem& p = e.problem;
-  const bool has_gate_up = p.op != Op::kDown;
-  const bool has_down = p.op != Op::kGateUp;
-  const std::int64_t width = has_gate_up ? p.d : p.h;
-  const Tokens x = tokens_at(e, e.schedule.input, width);
-  const Tokens hidden = has_gate_up && has_down ? tokens_at(e, e.schedule.hidden, p.h) : x;
-  zero_ends(x, p.m, width);
-  if (has_gate_up && has_down) zero_ends(hidden, p.m, p.h);
-
-  const std::int64_t pair_bytes = 2 * bytes_of(p.w_dtype, p.d);
-  const std::int64_t cols = std::min(rows_per_task(pair_bytes, p.h, e.threads), kMaxLines / 2);
-  const std::int64_t rows = rows_per_task(bytes_of(p.w_dtype, p.h), p.d, e.threads);
-  // Microseconds for a few tokens: less than it takes to share them.
-  const std::int64_t widen_tasks = p.m < 8 ? 1 : p.m;
-  const PhaseTasks tasks = {widen_tasks, has_gate_up ? ceil_div(p.h, cols) : 0,
-                            has_down ? ceil_div(p.d, rows) : 0};
-  parallel_phases(e.threads, 1, tasks,
-                  [&](std::int64_t, int phase, std::int64_t task, int /*worker*/) {
-                    if (phase == 1) return gate_up(e, x, has_down ? &hidden : nullptr, cols, task);
-                    if (phase == 2) return down(e, hidden, rows, task);
-                    if (widen_tasks > 1) return widen_token(e, x, task);
-                    for (std::int64_t t = 0; t < p.m; ++t) widen_token(e, x, t);
-                  });
+  const Forward forward(e);
+  parallel_phases(
+      e.threads, 1, forward.tasks(),
+      [&](std::int64_t, int phase, std::int64_t task, int) { forward.run(phase, task); },
+      [&](std::int64_t, int phase, std::int64_t task) { forward.prefetch(phase, task); });
 }
 
 }  // namespace sluice::cpu

@@ -79,8 +79,11 @@ struct DotKernels {
   /// Up to here dot products beat the GEMM, whose narrowest panel has as many tokens as a vector
   /// has lanes (16 with AVX-512) and costs the same for fewer.
   static constexpr std::int64_t kMaxTokens = 12;
+  /// Rows that a kernel looks ahead at most.
+  static constexpr int kAheadLines = 8;
   /// out[t * ldo + i] = sum over k of lines[i][k] * x[t * ldx + k]. Rows of x are zero from k to
-  /// the next multiple of kMaxLanes.
+  /// the next multiple of kMaxLanes. Behind `count` lines follow kAheadLines more that are only
+  /// prefetched: what this thread reads next, or anything else where nothing follows.
   void (*dots[kDTypeCount])(const void* const* lines, int count, const float* x, std::int64_t ldx,
                             int tokens, std::int64_t k, float* out, std::int64_t ldo);
 };

@@ -44,9 +44,7 @@ void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) noex
 }  // namespace
 
 void await_count(const std::atomic<std::uint32_t>& count, std::uint32_t target) noexcept {
-  const auto reached = [&] {
-    return static_cast<std::int32_t>(count.load(std::memory_order_acquire) - target) >= 0;
-  };
+  const auto reached = [&] { return has_reached(count, target); };
   if (spin_until(reached)) return;
   for (std::uint32_t now = count.load(std::memory_order_acquire); !reached();
        now = count.load(std::memory_order_acquire)) {

@@ -92,8 +92,15 @@ void parallel_for(int threads, std::int64_t tasks, const Body& body) noexcept {
   ThreadPool::instance().region(limit, RegionBody(share));
 }
 
-/// Waits until `count`, which only grows, has reached `target`: spinning, then offering the core to
-/// other threads, then in the kernel. Differences stay below 2^31, so the count may wrap.
+/// Whether `count`, which only grows, has reached `target`. Differences stay below 2^31, so the
+/// count may wrap.
+[[nodiscard]] inline bool has_reached(const std::atomic<std::uint32_t>& count,
+                                      std::uint32_t target) noexcept {
+  return static_cast<std::int32_t>(count.load(std::memory_order_acquire) - target) >= 0;
+}
+
+/// Waits until has_reached(count, target): spinning, then offering the core to other threads, then
+/// in the kernel.
 void await_count(const std::atomic<std::uint32_t>& count, std::uint32_t target) noexcept;
 
 /// Numbers of tasks of the phases of one round, in order.
@@ -102,10 +109,11 @@ using PhaseTasks = std::array<std::int64_t, 3>;
 /// One region for `rounds` times three phases: calls body(round, phase, task, worker) for every
 /// task of every phase, each once, on up to `threads` threads. No task of a phase begins before all
 /// tasks of the phases before it have ended, and it sees what they wrote. Nobody waits for a thread
-/// that has taken no task: a late or missing worker holds up nothing.
-template <class Body>
-void parallel_phases(int threads, std::int64_t rounds, const PhaseTasks& tasks,
-                     const Body& body) noexcept {
+/// that has taken no task: a late or missing worker holds up nothing. Who has to wait first calls
+/// prepare(round, phase, task), which may do whatever does not depend on the phases before.
+template <class Body, class Prepare>
+void parallel_phases(int threads, std::int64_t rounds, const PhaseTasks& tasks, const Body& body,
+                     const Prepare& prepare) noexcept {
   const std::int64_t each = tasks[0] + tasks[1] + tasks[2];
   std::atomic<std::int64_t> next{0};
   std::atomic<std::uint32_t> done{0};
@@ -119,7 +127,10 @@ void parallel_phases(int threads, std::int64_t rounds, const PhaseTasks& tasks,
         task -= tasks[static_cast<std::size_t>(phase++)];
       }
       const std::int64_t begin = number - task;  // the phase's first task
-      await_count(done, static_cast<std::uint32_t>(begin));
+      if (!has_reached(done, static_cast<std::uint32_t>(begin))) {
+        prepare(round, phase, task);
+        await_count(done, static_cast<std::uint32_t>(begin));
+      }
       body(round, phase, task, worker);
       const std::int64_t end = begin + tasks[static_cast<std::size_t>(phase)];
       if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(end)) {
@@ -131,6 +142,12 @@ void parallel_phases(int threads, std::int64_t rounds, const PhaseTasks& tasks,
   const auto limit = static_cast<int>(std::min<std::int64_t>(widest, threads));
   if (limit <= 1) return share(0);
   ThreadPool::instance().region(limit, RegionBody(share));
+}
+
+template <class Body>
+void parallel_phases(int threads, std::int64_t rounds, const PhaseTasks& tasks,
+                     const Body& body) noexcept {
+  parallel_phases(threads, rounds, tasks, body, [](std::int64_t, int, std::int64_t) {});
 }
 
 }  // namespace sluice::cpu

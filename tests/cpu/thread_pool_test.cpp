@@ -113,6 +113,29 @@ TEST(Phases, WaitForTasksNotForThreads) {
   EXPECT_EQ(slow.load(), 50);
 }
 
+// Who holds a task of a phase that may not begin yet prepares it, once, before it.
+TEST(Phases, PrepareWhileTheyWait) {
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    std::atomic<bool> prepared{false};
+    std::atomic<bool> run{false};
+    std::atomic<int> wrong{0};
+    parallel_phases(
+        2, 1, PhaseTasks{2, 2, 0},
+        [&](std::int64_t, int phase, std::int64_t task, int /*worker*/) {
+          // Ends when the other thread waits, or is not there at all.
+          const bool waits = phase == 0 && task == 0;
+          for (int i = 0; waits && i < 1000 && !prepared.load(); ++i) std::this_thread::yield();
+          if (phase == 1) run = true;
+        },
+        [&](std::int64_t, int phase, std::int64_t task) {
+          if (phase != 1 || task > 1 || prepared.exchange(true) || run.load()) ++wrong;
+        });
+    EXPECT_EQ(wrong.load(), 0);
+    if (prepared.load()) return;
+  }
+  FAIL() << "nobody ever waited";
+}
+
 TEST(ThreadPool, NestedRegionsRunOnTheirOwnThread) {
   std::atomic<int> inner{0};
   parallel_for(3, 8, [&](std::int64_t, int) {
