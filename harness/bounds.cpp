@@ -70,6 +70,7 @@ Rounding::Rounding(const Problem& problem) : gate_(problem.gate) {
   max_ = largest(fp64 ? DType::kF64 : DType::kF32);
   tiny_ = fp64 ? std::numeric_limits<double>::min()
                : static_cast<double>(std::numeric_limits<float>::min());
+  flushes_bf16_ = problem.x_dtype == DType::kBF16 && problem.w_dtype == DType::kBF16;
   set_compared_elements(std::int64_t{1} << 32);
 }
 
@@ -87,13 +88,19 @@ Uncertain Rounding::dot(const TermSums& sums) const noexcept {
   const double whole = sums.magnitude + sums.bound + std::fabs(sums.common);
   const double step = (u_ + 0x1p-53) * whole;
   const double roundings = sums.terms + 1;
-  const double flushed = roundings * tiny_ * u_;
+  // Gradual underflow costs u of the smallest normal number; a dot product of bf16 may have none,
+  // nor read subnormals.
+  const bool unread = flushes_bf16_ && sums.subnormal > 0;
+  const double flushed = roundings * tiny_ * (flushes_bf16_ ? 1 : u_) +
+                         (unread && std::isfinite(sums.subnormal) ? sums.subnormal : 0);
   Uncertain out{.value = sums.value};
   out.spread = std::sqrt(sums.square + roundings * step * step) + flushed;
   out.bound =
       std::min(sums.bound + std::expm1(roundings * u_) / u_ * step + flushed, likely(out.spread));
   out.common = sums.common;
-  out.may_overflow = sums.may_overflow || whole > max_;
+  // Infinity times a subnormal that is taken as 0 is NaN.
+  out.may_overflow =
+      sums.may_overflow || whole > max_ || (unread && !std::isfinite(sums.subnormal));
   return out;
 }
 

@@ -82,22 +82,27 @@ void add_finite_magnitudes(const double* a, const double* b, std::size_t n, Term
   }
 }
 
+// Whether bf16 may hold v as a subnormal; twice its smallest normal number, since h is only known
+// up to its rounding.
+bool is_subnormal(double v) { return std::fabs(v) < 0x1p-125; }
+
 TermSums dot_exact(const double* a, const double* b, std::size_t n) {
   double value[kLanes] = {};
   double magnitude[kLanes] = {};
+  double subnormal[kLanes] = {};
+  const auto add = [&](std::size_t i, std::size_t l) {
+    const double product = a[i] * b[i];
+    value[l] += product;
+    magnitude[l] += std::fabs(product);
+    subnormal[l] += is_subnormal(a[i]) || is_subnormal(b[i]) ? std::fabs(product) : 0.0;
+  };
   std::size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (std::size_t l = 0; l < kLanes; ++l) {
-      const double product = a[i + l] * b[i + l];
-      value[l] += product;
-      magnitude[l] += std::fabs(product);
-    }
+    for (std::size_t l = 0; l < kLanes; ++l) add(i + l, l);
   }
-  for (; i < n; ++i) {
-    value[0] += a[i] * b[i];
-    magnitude[0] += std::fabs(a[i] * b[i]);
-  }
+  for (; i < n; ++i) add(i, 0);
   TermSums out{.value = total(value), .magnitude = total(magnitude)};
+  out.subnormal = total(subnormal);
   out.terms = static_cast<double>(n);
   if (!std::isfinite(out.magnitude)) add_finite_magnitudes(a, b, n, out);
   return out;
@@ -163,6 +168,7 @@ void add_term(TermSums& sums, double value) {
 void merge(TermSums& sums, const TermSums& other) {
   sums.value += other.value;
   sums.magnitude += other.magnitude;
+  sums.subnormal += other.subnormal;
   sums.bound += other.bound;
   sums.square += other.square;
   sums.common += other.common;
@@ -357,6 +363,7 @@ const std::vector<Uncertain>& Oracle::State::dh_row(std::int64_t m) {
   const auto h = static_cast<std::size_t>(p.h);
   std::vector<double> value(h, 0.0);
   std::vector<double> magnitude(h, 0.0);
+  std::vector<double> subnormal(h, 0.0);
   std::vector<double> w;
   const Matrix dy = matrix(Operand::kDy);
   const Matrix w_down = matrix(Operand::kWDown);
@@ -366,12 +373,14 @@ const std::vector<Uncertain>& Oracle::State::dh_row(std::int64_t m) {
     for (std::size_t j = 0; j < h; ++j) {
       value[j] += factor * w[j];
       magnitude[j] += std::fabs(factor * w[j]);
+      if (is_subnormal(factor) || is_subnormal(w[j])) subnormal[j] += std::fabs(factor * w[j]);
     }
   }
   std::vector<Uncertain> row(h);
   for (std::size_t j = 0; j < h; ++j) {
     if (std::isfinite(magnitude[j])) {
       TermSums sums{.value = value[j], .magnitude = magnitude[j]};
+      sums.subnormal = subnormal[j];
       sums.terms = static_cast<double>(p.d);
       row[j] = rounding.dot(sums);
     } else {

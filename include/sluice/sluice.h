@@ -167,7 +167,7 @@ typedef struct sluice_device {
   int32_t ordinal, compute_capability, sm_count, smem_per_block_bytes, cooperative_launch;
   int32_t driver_version, runtime_version;
   int32_t threads;        ///< CPU: hardware threads that this process may use
-  uint32_t simd_targets;  ///< CPU: bit 0 emulated, 1 AVX2, 2 AVX-512
+  uint32_t simd_targets;  ///< CPU: bit 0 emulated, 1 AVX2, 2 AVX-512, 3 its BF16
   int64_t l1d_bytes, l2_bytes, l3_bytes, memory_bytes;
   char name[96];
 } sluice_device;

@@ -95,6 +95,8 @@ const char* to_string(SimdTarget target) noexcept {
       return "avx2";
     case SimdTarget::kAvx512:
       return "avx512";
+    case SimdTarget::kAvx512Bf16:
+      return "avx512_bf16";
   }
   return "invalid target";
 }

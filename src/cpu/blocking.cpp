@@ -63,9 +63,12 @@ void take_scratch(Schedule& s, Arena& arena, std::int64_t tasks) {
 }
 
 void schedule_dots(const Problem& p, Schedule& s, Arena& arena) {
-  const std::int64_t k = p.op == Op::kDown ? p.h : p.d;
-  s.input = arena.take(p.m * round_up(k, kMaxLanes) * kFloat);
-  if (p.op == Op::kMlp) s.hidden = arena.take(p.m * round_up(p.h, kMaxLanes) * kFloat);
+  const auto tokens_bytes = [&](std::int64_t k) {
+    return p.m * (s.pairs ? round_up(k, DotKernels::kPairElems) * size_bytes(DType::kBF16)
+                          : round_up(k, kMaxLanes) * kFloat);
+  };
+  s.input = arena.take(tokens_bytes(p.op == Op::kDown ? p.h : p.d));
+  if (p.op == Op::kMlp) s.hidden = arena.take(tokens_bytes(p.h));
 }
 
 struct Cutter {
@@ -103,7 +106,8 @@ void schedule_forward(const Problem& p, const GemmKernels& k, std::int64_t l2_by
   }
   // pack_lines() writes whole vectors of k; the last panel may be narrow.
   const auto panel_bytes = [&](std::int64_t cols) {
-    return round_up(s.pass_rows, k.lanes) * round_up(cols, kMaxLanes) * kFloat;
+    const std::int64_t steps = s.pairs ? ceil_div(cols, 2) : cols;
+    return round_up(s.pass_rows, k.lanes) * round_up(steps, kMaxLanes) * kFloat;
   };
   s.input = arena.take(panel_bytes(depth));
   if (p.op == Op::kMlp) s.hidden = arena.take(panel_bytes(p.h));
@@ -179,6 +183,11 @@ ForwardBlocks choose_forward(std::int64_t rows, int matrices, std::int64_t token
   return b;
 }
 
+bool multiplies_bf16(const Problem& p) noexcept {
+  const bool forward = p.op == Op::kGateUp || p.op == Op::kDown || p.op == Op::kMlp;
+  return forward && p.x_dtype == DType::kBF16 && p.w_dtype == DType::kBF16;
+}
+
 Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept {
   const Problem& p = plan.problem;
   const GemmKernels& k = gemm_kernels(target);
@@ -190,7 +199,8 @@ Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept {
     case Op::kGateUp:
     case Op::kMlp:
     case Op::kDown:
-      s.dots = p.m <= DotKernels::kMaxTokens;
+      s.pairs = k.pair_tile != nullptr && multiplies_bf16(p);
+      s.dots = p.m <= (s.pairs ? DotKernels::kMaxPairTokens : DotKernels::kMaxTokens);
       if (s.dots) {
         schedule_dots(p, s, arena);
       } else {

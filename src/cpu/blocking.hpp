@@ -60,6 +60,7 @@ struct ForwardBlocks {
 /// Everything that launch needs to know beyond the plan. Offsets are bytes into the payload.
 struct Schedule {
   bool dots = false;             ///< few tokens: dot products, else the GEMM
+  bool pairs = false;            ///< tokens stay bf16, multiplied in pairs
   int threads = 1;               ///< at most this many share a region
   std::int64_t pass_rows = 0;    ///< tokens of one pass (forward GEMMs)
   std::int64_t pack_chunks = 1;  ///< tasks that pack one panel of tokens
@@ -82,6 +83,10 @@ struct Schedule {
   std::int64_t c2_floats = 0;
   std::size_t bytes = 0;
 };
+
+/// Whether kernels of bf16 pairs serve the problem, where a target has them: forward operators that
+/// multiply bf16 by bf16 (h is rounded to x's type before down reads it).
+[[nodiscard]] bool multiplies_bf16(const Problem& problem) noexcept;
 
 [[nodiscard]] Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept;
 

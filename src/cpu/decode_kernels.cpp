@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiles decode-inl.hpp for every SIMD target and chooses by target.
+#include "cpu/bf16_kernels.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/simd_targets.hpp"
 
@@ -23,6 +24,10 @@ const DotKernels& dot_kernels(SimdTarget target) noexcept {
       return N_AVX2::dot_table();
     case SimdTarget::kAvx512:
       return N_AVX3::dot_table();
+    case SimdTarget::kAvx512Bf16: {
+      static const DotKernels kTable = with_pairs(N_AVX3::dot_table());
+      return kTable;
+    }
   }
   return N_EMU128::dot_table();
 }

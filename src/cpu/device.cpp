@@ -44,6 +44,15 @@ bool has_f16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
+bool has_avx512_bf16() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  constexpr unsigned kBit = 1U << 5;  // of leaf 7, subleaf 1
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kBit) != 0;
+}
+
 // What the targets are compiled for (Highway's HWY_AVX2 and HWY_AVX3) must all be there.
 std::uint32_t simd_targets() {
   __builtin_cpu_init();
@@ -57,7 +66,9 @@ std::uint32_t simd_targets() {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-  if (avx512) targets |= bit(SimdTarget::kAvx512);
+  if (!avx512) return targets;
+  targets |= bit(SimdTarget::kAvx512);
+  if (has_avx512_bf16()) targets |= bit(SimdTarget::kAvx512Bf16);
   return targets;
 }
 

@@ -10,7 +10,7 @@
 namespace sluice::cpu {
 namespace {
 
-constexpr std::int64_t kMaxTokens = DotKernels::kMaxTokens;
+constexpr std::int64_t kMaxTokens = std::max(DotKernels::kMaxTokens, DotKernels::kMaxPairTokens);
 constexpr std::int64_t kMaxRows = kChunk;         // weight rows of one matrix in a task
 constexpr std::int64_t kMaxLines = 2 * kMaxRows;  // gate and up rows
 // Weight bytes of one matrix in a task: so long a thread reads on. 256 KiB cost 2 %.
@@ -25,31 +25,45 @@ std::int64_t rows_per_task(std::int64_t row_bytes, std::int64_t rows, int thread
   return std::clamp<std::int64_t>(std::min(by_bytes, by_threads) / 8 * 8, 8, kMaxRows);
 }
 
+// Rows of tokens in the workspace as the kernels read them: fp32, or bf16 for kernels of pairs.
 struct Tokens {
-  float* data;
-  std::int64_t stride;  // floats; rows are zero from their width to here
+  char* data;
+  DType dtype;
+  std::int64_t stride;  // elements; rows are zero from their width to here
+
+  [[nodiscard]] char* at(std::int64_t token, std::int64_t col) const {
+    return data + (token * stride + col) * size_bytes(dtype);
+  }
+  // Columns [col, col + n) of a token, rounded to its type.
+  void put(const Engine& e, std::int64_t token, std::int64_t col, std::int64_t n,
+           const float* values) const {
+    e.kernels.row.narrow[static_cast<std::size_t>(dtype)](values, n, at(token, col));
+  }
 };
 
 Tokens tokens_at(const Engine& e, std::size_t offset, std::int64_t width) {
-  return {static_cast<float*>(e.at(offset)), round_up(width, kMaxLanes)};
-}
-
-void zero_ends(const Tokens& tokens, std::int64_t count, std::int64_t width) {
-  for (std::int64_t t = 0; t < count; ++t) {
-    std::fill(tokens.data + t * tokens.stride + width, tokens.data + (t + 1) * tokens.stride, 0.0F);
+  const bool pairs = e.schedule.pairs;
+  const Tokens out{static_cast<char*>(e.at(offset)), pairs ? DType::kBF16 : DType::kF32,
+                   round_up(width, pairs ? DotKernels::kPairElems : kMaxLanes)};
+  for (std::int64_t t = 0; t < e.problem.m; ++t) {
+    std::fill(out.at(t, width), out.at(t, out.stride), char{0});
   }
+  return out;
 }
 
-// One token of what is multiplied first in fp32: x, n where there is a norm, or h of a lone down.
-void widen_token(const Engine& e, const Tokens& out, std::int64_t t) {
-  float* row = out.data + t * out.stride;
+// One token of what is multiplied first: x, n where there is a norm, or h of a lone down.
+void load_token(const Engine& e, const Tokens& out, std::int64_t t) {
   if (e.problem.norm.enabled) {
-    norm_row(e, t, [&](std::int64_t col, std::int64_t n, const float* values) {
-      std::copy(values, values + n, row + col);
+    return norm_row(e, t, [&](std::int64_t col, std::int64_t n, const float* values) {
+      out.put(e, t, col, n, values);
     });
-  } else {
-    const Matrix& in = e.matrix(e.problem.op == Op::kDown ? Operand::kH : Operand::kX);
-    e.io.load(in, t, 0, in.cols, row);
+  }
+  const Matrix& in = e.matrix(e.problem.op == Op::kDown ? Operand::kH : Operand::kX);
+  alignas(64) float values[kChunk];
+  for (std::int64_t col = 0; col < in.cols; col += kChunk) {
+    const std::int64_t n = std::min(kChunk, in.cols - col);
+    e.io.load(in, t, col, n, values);
+    out.put(e, t, col, n, values);
   }
 }
 
@@ -67,7 +81,7 @@ class Forward {
  public:
   explicit Forward(const Engine& e);
 
-  // The tokens are widened, then gate_up, then down.
+  // The tokens are loaded, then gate_up, then down.
   [[nodiscard]] const PhaseTasks& tasks() const { return tasks_; }
   void run(int phase, std::int64_t task) const;
   void prefetch(int phase, std::int64_t task) const;
@@ -78,7 +92,7 @@ class Forward {
   void dots(const Lines& lines, const Tokens& x, std::int64_t k, Sums& out) const;
   template <class Put>
   void gate_up_columns(std::int64_t task, std::int64_t n, const Put& put) const;
-  void widen(std::int64_t task) const;
+  void load(std::int64_t task) const;
   void gate_up(std::int64_t task) const;
   void down(std::int64_t task) const;
 
@@ -96,21 +110,16 @@ Forward::Forward(const Engine& e) : e_(e), p_(e.problem) {
   const bool has_down = p_.op != Op::kGateUp;
   const std::int64_t width = has_gate_up ? p_.d : p_.h;
   x_ = tokens_at(e, e.schedule.input, width);
-  zero_ends(x_, p_.m, width);
-  hidden_ = x_;
-  if (has_gate_up && has_down) {
-    hidden_ = tokens_at(e, e.schedule.hidden, p_.h);
-    zero_ends(hidden_, p_.m, p_.h);
-  }
+  hidden_ = has_gate_up && has_down ? tokens_at(e, e.schedule.hidden, p_.h) : x_;
   cols_ = rows_per_task(bytes_of(p_.w_dtype, p_.d), p_.h, e.threads);
   rows_ = rows_per_task(bytes_of(p_.w_dtype, p_.h), p_.d, e.threads);
-  // Widening few tokens takes microseconds: less than it takes to share them.
+  // Loading few tokens takes microseconds: less than it takes to share them.
   tasks_ = {p_.m < 8 ? 1 : p_.m, has_gate_up ? ceil_div(p_.h, cols_) : 0,
             has_down ? ceil_div(p_.d, rows_) : 0};
 }
 
 void Forward::run(int phase, std::int64_t task) const {
-  if (phase == 0) return widen(task);
+  if (phase == 0) return load(task);
   if (phase == 1) return gate_up(task);
   down(task);
 }
@@ -163,14 +172,21 @@ void Forward::prefetch(int phase, std::int64_t task) const {
 }
 
 void Forward::dots(const Lines& lines, const Tokens& x, std::int64_t k, Sums& out) const {
-  e_.kernels.dot.dots[static_cast<std::size_t>(p_.w_dtype)](
-      lines.row.data(), static_cast<int>(lines.count), x.data, x.stride, static_cast<int>(p_.m), k,
-      out.value[0], kMaxLines);
+  const DotKernels& kernels = e_.kernels.dot;
+  const auto count = static_cast<int>(lines.count);
+  const auto tokens = static_cast<int>(p_.m);
+  if (e_.schedule.pairs) {
+    return kernels.pair_dots(lines.row.data(), count, reinterpret_cast<std::uint16_t*>(x.data),
+                             x.stride, tokens, k, out.value[0], kMaxLines);
+  }
+  kernels.dots[static_cast<std::size_t>(p_.w_dtype)](lines.row.data(), count,
+                                                     reinterpret_cast<float*>(x.data), x.stride,
+                                                     tokens, k, out.value[0], kMaxLines);
 }
 
-void Forward::widen(std::int64_t task) const {
-  if (tasks_[0] > 1) return widen_token(e_, x_, task);
-  for (std::int64_t t = 0; t < p_.m; ++t) widen_token(e_, x_, t);
+void Forward::load(std::int64_t task) const {
+  if (tasks_[0] > 1) return load_token(e_, x_, task);
+  for (std::int64_t t = 0; t < p_.m; ++t) load_token(e_, x_, t);
 }
 
 // h of n columns for all tokens; put(token, values) takes it.
@@ -205,7 +221,7 @@ void Forward::gate_up(std::int64_t task) const {
   gate_up_columns(task, n, [&](std::int64_t t, float* h) {
     if (p_.op == Op::kGateUp) return e_.io.store(e_.matrix(Operand::kH), t, col, n, h);
     e_.io.round(p_.x_dtype, n, h);
-    std::copy(h, h + n, hidden_.data + t * hidden_.stride + col);
+    hidden_.put(e_, t, col, n, h);
   });
 }
 

@@ -5,6 +5,7 @@
 // reads.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <optional>
 
@@ -14,16 +15,19 @@
 namespace sluice::cpu {
 namespace {
 
+// Columns of a row that are one step of k: two where bf16 is multiplied in pairs.
+std::int64_t step_cols(const Engine& e) { return e.schedule.pairs ? 2 : 1; }
+
 // Panels of tokens in the workspace, [panel][k][columns]: 2 * lanes tokens each, or lanes in a last
-// one with no more. Missing tokens are zeros in x and unread in h.
+// one with no more. Missing tokens are zeros in x and unread in h. A float may be a pair of bf16.
 class TokenPanels {
  public:
-  TokenPanels(const Engine& e, std::size_t offset, std::int64_t tokens, std::int64_t k)
+  TokenPanels(const Engine& e, std::size_t offset, std::int64_t tokens, std::int64_t cols)
       : data_(static_cast<float*>(e.at(offset))),
         lanes_(e.lanes()),
         tokens_(tokens),
         // pack_lines() writes whole vectors of k.
-        panel_floats_(round_up(k, kMaxLanes) * 2 * lanes_) {}
+        panel_floats_(round_up(ceil_div(cols, step_cols(e)), kMaxLanes) * 2 * lanes_) {}
   [[nodiscard]] std::int64_t count() const { return ceil_div(tokens_, 2 * lanes_); }
   [[nodiscard]] std::int64_t first(std::int64_t panel) const { return panel * 2 * lanes_; }
   [[nodiscard]] std::int64_t tokens(std::int64_t panel) const {
@@ -90,15 +94,67 @@ struct PanelRange {
   std::int64_t ldc;
 };
 
+// Full register tiles: tile_rows by two vectors of tokens, twice as many by one.
+struct Tiles {
+  GemmKernels::Tile wide;
+  GemmKernels::Tile narrow;
+};
+
+Tiles tiles_of(const Engine& e) {
+  const GemmKernels& gemm = e.kernels.gemm;
+  if (e.schedule.pairs) return {gemm.pair_tile, gemm.narrow_pair_tile};
+  return {
+      gemm.tile[static_cast<std::size_t>(Rows::kLines)][static_cast<std::size_t>(gemm.tile_rows)],
+      gemm.narrow_tile};
+}
+
+// The last column of a row with an odd number of them, as a pair with a zero.
+float last_pair(const void* column) {
+  std::uint32_t pair = 0;
+  if (column != nullptr)
+    std::memcpy(&pair, column, static_cast<std::size_t>(size_bytes(DType::kBF16)));
+  return std::bit_cast<float>(pair);
+}
+
+// out[j] = bf16 of first[j] and second[j] as a pair; `second` may be null, `out` may be `first`.
+void pair_up(const Engine& e, const float* first, const float* second, std::int64_t n, float* out) {
+  constexpr auto kWidest = static_cast<std::size_t>(kMaxPassRows + kMaxLanes);
+  const auto narrow = e.kernels.row.narrow[static_cast<std::size_t>(DType::kBF16)];
+  alignas(64) std::uint16_t low[kWidest];
+  alignas(64) std::uint16_t high[kWidest] = {};
+  narrow(first, n, low);
+  if (second != nullptr) narrow(second, n, high);
+  for (std::int64_t j = 0; j < n; ++j) {
+    out[j] = std::bit_cast<float>(low[j] | static_cast<std::uint32_t>(high[j]) << 16);
+  }
+}
+
+// out[i * kAStride + p] = columns [p, p + 1) · step_cols of lines[i], widened or in pairs.
+void strip_of(const Engine& e, DType dtype, const void* const* lines, std::int64_t count,
+              std::int64_t cols, float* out) {
+  const auto widen = e.kernels.gemm.widen_lines;
+  const auto rows = static_cast<int>(count);
+  if (!e.schedule.pairs) return widen[static_cast<std::size_t>(dtype)](lines, rows, cols, out);
+  // Pairs are copied as they lie.
+  widen[static_cast<std::size_t>(DType::kF32)](lines, rows, cols / 2, out);
+  for (std::int64_t i = 0; cols % 2 != 0 && i < count; ++i) {
+    const auto* const line = static_cast<const char*>(lines[i]);
+    out[i * kAStride + cols / 2] =
+        last_pair(line == nullptr ? nullptr : line + bytes_of(dtype, cols - 1));
+  }
+}
+
 // c = rows · tokens. `next` are the rows that this thread will probably read afterwards.
 void multiply_rows(const Engine& e, const WeightRows& rows, const WeightRows& next,
-                   const TokenPanels& tokens, const PanelRange& range, std::int64_t k,
+                   const TokenPanels& tokens, const PanelRange& range, std::int64_t cols,
                    const Scratch& scratch) {
   const GemmKernels& gemm = e.kernels.gemm;
+  const Tiles tiles = tiles_of(e);
   const DType dtype = rows.weights.dtype;
   const std::int64_t count = rows.lines();
+  const std::int64_t k = ceil_div(cols, step_cols(e));
   const std::int64_t step = block_k(k);
-  const std::int64_t step_bytes = bytes_of(dtype, step);
+  const std::int64_t step_bytes = bytes_of(dtype, step * step_cols(e));
   const std::int64_t strip = std::int64_t{2} * gemm.tile_rows;
   Lines lines;
   Lines ahead_lines;
@@ -115,19 +171,17 @@ void multiply_rows(const Engine& e, const WeightRows& rows, const WeightRows& ne
     }
     // A strip of rows is widened into L1 and meets all panels of tokens, which stream from L2.
     for (std::int64_t row = 0; row < count; row += strip) {
-      gemm.widen_lines[static_cast<std::size_t>(dtype)](
-          lines.data() + row, static_cast<int>(std::min(strip, count - row)), size, scratch.a);
+      strip_of(e, dtype, lines.data() + row, std::min(strip, count - row),
+               std::min(step * step_cols(e), cols - begin * step_cols(e)), scratch.a);
       const void* const* const ahead_strip =
           row + strip < count ? lines.data() + row + strip : ahead_lines.data();
       for (std::int64_t panel = range.first; panel < range.end; ++panel) {
         const bool narrow = tokens.width(panel) == gemm.lanes;
         const std::int64_t height = narrow ? strip : gemm.tile_rows;
-        const GemmKernels::Tile tile = narrow ? gemm.narrow_tile
-                                              : gemm.tile[static_cast<std::size_t>(Rows::kLines)]
-                                                         [static_cast<std::size_t>(gemm.tile_rows)];
+        const GemmKernels::Tile tile = narrow ? tiles.narrow : tiles.wide;
         float* const c = scratch.c + tokens.first(panel) - tokens.first(range.first);
         for (std::int64_t i = row; i < std::min(row + strip, count); i += height) {
-          const Ahead ahead{ahead_strip + (i - row), bytes_of(dtype, kAheadSteps)};
+          const Ahead ahead{ahead_strip + (i - row), bytes_of(dtype, kAheadSteps * step_cols(e))};
           tile(scratch.a + (i - row) * kAStride, tokens.at(panel, begin), size, c + i * range.ldc,
                range.ldc, begin > 0, panel + 1 == range.end ? &ahead : nullptr);
         }
@@ -152,6 +206,9 @@ class Forward {
 
  private:
   void pack_normed(std::int64_t panel) const;
+  void pack_lines(const void* const* lines, DType dtype, std::int64_t panel, std::int64_t col,
+                  std::int64_t n) const;
+  void put_hidden(const PanelRange& range, std::int64_t step, const float* h) const;
   [[nodiscard]] PanelRange panels(const ForwardBlocks& blocks, std::int64_t block) const;
   template <class Put>
   void each_token(const float* c, const PanelRange& range, std::int64_t n, const Put& put) const;
@@ -174,9 +231,25 @@ void Forward::pack(std::int64_t task) const {
   for (std::int64_t i = 0; i < x_.tokens(panel); ++i) {
     lines[i] = in.at(first_ + x_.first(panel) + i, col);
   }
-  e_.kernels.gemm.pack_lines[static_cast<std::size_t>(in.dtype)](
-      lines, static_cast<int>(x_.tokens(panel)), std::min(kChunk, in.cols - col),
-      static_cast<int>(x_.width(panel)), x_.at(panel, col));
+  pack_lines(lines, in.dtype, panel, col, std::min(kChunk, in.cols - col));
+}
+
+// Columns [col, col + n) of a panel's tokens, whose lines begin there.
+void Forward::pack_lines(const void* const* lines, DType dtype, std::int64_t panel,
+                         std::int64_t col, std::int64_t n) const {
+  const auto pack = e_.kernels.gemm.pack_lines;
+  const auto tokens = static_cast<int>(x_.tokens(panel));
+  const auto width = static_cast<int>(x_.width(panel));
+  float* const out = x_.at(panel, col / step_cols(e_));
+  if (!e_.schedule.pairs) {
+    return pack[static_cast<std::size_t>(dtype)](lines, tokens, n, width, out);
+  }
+  pack[static_cast<std::size_t>(DType::kF32)](lines, tokens, n / 2, width, out);
+  for (std::int64_t i = 0; n % 2 != 0 && i < width; ++i) {
+    const char* const last =
+        i < tokens ? static_cast<const char*>(lines[i]) + bytes_of(dtype, n - 1) : nullptr;
+    out[n / 2 * width + i] = last_pair(last);
+  }
 }
 
 void Forward::pack_normed(std::int64_t panel) const {
@@ -184,6 +257,7 @@ void Forward::pack_normed(std::int64_t panel) const {
   alignas(64) float rows[2 * kMaxLanes][kChunk];
   float scale[2 * kMaxLanes];
   const void* lines[2 * kMaxLanes];
+  const bool pairs = e_.schedule.pairs;
   const std::int64_t tokens = x_.tokens(panel);
   const std::int64_t first = first_ + x_.first(panel);
   for (std::int64_t i = 0; i < tokens; ++i) {
@@ -194,9 +268,10 @@ void Forward::pack_normed(std::int64_t panel) const {
     const std::int64_t n = std::min(kChunk, p_.d - col);
     for (std::int64_t i = 0; i < tokens; ++i) {
       norm_output(e_, first + i, scale[i], col, n, rows[i]);
+      // In place: the bf16 come to lie over the first half of their fp32.
+      if (pairs) e_.kernels.row.narrow[static_cast<std::size_t>(DType::kBF16)](rows[i], n, rows[i]);
     }
-    e_.kernels.gemm.pack_lines[static_cast<std::size_t>(DType::kF32)](
-        lines, static_cast<int>(tokens), n, static_cast<int>(x_.width(panel)), x_.at(panel, col));
+    pack_lines(lines, pairs ? DType::kBF16 : DType::kF32, panel, col, n);
   }
 }
 
@@ -221,6 +296,14 @@ void Forward::each_token(const float* c, const PanelRange& range, std::int64_t n
     for (std::int64_t t = 0; t < x_.tokens(panel); ++t) {
       put(first_ + x_.first(panel) + t, rows + t * width);
     }
+  }
+}
+
+// One step of h for the tokens of a range.
+void Forward::put_hidden(const PanelRange& range, std::int64_t step, const float* h) const {
+  for (std::int64_t panel = range.first; panel < range.end; ++panel) {
+    std::memcpy(h_.at(panel, step), h + x_.first(panel) - x_.first(range.first),
+                static_cast<std::size_t>(h_.width(panel)) * sizeof(float));
   }
 }
 
@@ -262,15 +345,20 @@ void Forward::gate_up(std::int64_t task, int worker) const {
     each_token(g, range, n, store_to(Operand::kG));
     each_token(u, range, n, store_to(Operand::kU));
   }
-  for (std::int64_t i = 0; i < n; ++i) {
-    float* const h = g + i * range.ldc;
-    e_.kernels.gate.mul(p_.gate, h, u + i * range.ldc, width, h);
-    if (p_.op == Op::kGateUp) continue;
-    e_.io.round(p_.x_dtype, width, h);
-    for (std::int64_t panel = range.first; panel < range.end; ++panel) {
-      std::memcpy(h_.at(panel, rows.first + i), h + x_.first(panel) - x_.first(range.first),
-                  static_cast<std::size_t>(h_.width(panel)) * sizeof(float));
+  const std::int64_t step = step_cols(e_);
+  for (std::int64_t first = 0; first < n; first += step) {
+    float* const h = g + first * range.ldc;
+    for (std::int64_t i = first; i < std::min(first + step, n); ++i) {
+      float* const row = g + i * range.ldc;
+      e_.kernels.gate.mul(p_.gate, row, u + i * range.ldc, width, row);
     }
+    if (p_.op == Op::kGateUp) continue;
+    if (e_.schedule.pairs) {
+      pair_up(e_, h, first + 1 < n ? h + range.ldc : nullptr, width, h);
+    } else {
+      e_.io.round(p_.x_dtype, width, h);
+    }
+    put_hidden(range, (rows.first + first) / step, h);
   }
   if (p_.op == Op::kGateUp) each_token(g, range, n, store_to(Operand::kH));
 }

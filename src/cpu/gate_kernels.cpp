@@ -22,6 +22,7 @@ const GateKernels& gate_kernels(SimdTarget target) noexcept {
     case SimdTarget::kAvx2:
       return N_AVX2::gate_table();
     case SimdTarget::kAvx512:
+    case SimdTarget::kAvx512Bf16:
       return N_AVX3::gate_table();
   }
   return N_EMU128::gate_table();

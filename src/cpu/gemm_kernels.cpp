@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiles gemm-inl.hpp for every SIMD target and chooses by target.
+#include "cpu/bf16_kernels.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/simd_targets.hpp"
 
@@ -23,6 +24,10 @@ const GemmKernels& gemm_kernels(SimdTarget target) noexcept {
       return N_AVX2::gemm_table();
     case SimdTarget::kAvx512:
       return N_AVX3::gemm_table();
+    case SimdTarget::kAvx512Bf16: {
+      static const GemmKernels kTable = with_pairs(N_AVX3::gemm_table());
+      return kTable;
+    }
   }
   return N_EMU128::gemm_table();
 }

@@ -58,6 +58,12 @@ struct GemmKernels {
   Tiles tile[2];     ///< by A's form, by rows: two vectors of columns
   Tile narrow_tile;  ///< kLines; 2 * tile_rows rows by one vector
 
+  /// The same of pairs: a "float" of a and b holds the bf16 of two steps of k, the lower half's
+  /// first, and k counts pairs. kLines; of tile_rows rows by two vectors, and 2 * tile_rows by one.
+  /// Null where the target has no such instruction.
+  Tile pair_tile = nullptr;
+  Tile narrow_pair_tile = nullptr;
+
   /// out[i * kAStride + p] = lines[i][p] for i < count, p < k <= kBlockK; a null line is zeros.
   /// Writes k rounded up to lanes.
   void (*widen_lines[kDTypeCount])(const void* const* lines, int count, std::int64_t k, float* out);
@@ -79,6 +85,8 @@ struct DotKernels {
   /// Up to here dot products beat the GEMM, whose narrowest panel has as many tokens as a vector
   /// has lanes (16 with AVX-512) and costs the same for fewer.
   static constexpr std::int64_t kMaxTokens = 12;
+  /// The same for pairs.
+  static constexpr std::int64_t kMaxPairTokens = 16;
   /// Rows that a kernel looks ahead at most.
   static constexpr int kAheadLines = 8;
   /// out[t * ldo + i] = sum over k of lines[i][k] * x[t * ldx + k]. Rows of x are zero from k to
@@ -86,6 +94,12 @@ struct DotKernels {
   /// prefetched: what this thread reads next, or anything else where nothing follows.
   void (*dots[kDTypeCount])(const void* const* lines, int count, const float* x, std::int64_t ldx,
                             int tokens, std::int64_t k, float* out, std::int64_t ldo);
+
+  /// The same of bf16 with tokens in bf16, whose rows are zero from k to the next multiple of
+  /// kPairElems. Null where the target has no instruction for it.
+  void (*pair_dots)(const void* const* lines, int count, const std::uint16_t* x, std::int64_t ldx,
+                    int tokens, std::int64_t k, float* out, std::int64_t ldo) = nullptr;
+  static constexpr std::int64_t kPairElems = 2 * kMaxLanes;
 };
 
 /// Contiguous elements to fp32 (exact) and back (round to nearest even, NaN stays NaN).

@@ -22,6 +22,7 @@ const RowKernels& row_kernels(SimdTarget target) noexcept {
     case SimdTarget::kAvx2:
       return N_AVX2::row_table();
     case SimdTarget::kAvx512:
+    case SimdTarget::kAvx512Bf16:
       return N_AVX3::row_table();
   }
   return N_EMU128::row_table();

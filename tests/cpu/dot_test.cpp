@@ -166,6 +166,93 @@ TEST_P(Dot, BitsDoNotDependOnTheRowsBeside) {
   }
 }
 
+// The tokens of `data` in bf16, which holds the integers exactly.
+std::vector<std::uint16_t> bf16_tokens(const Operands& data, std::int64_t tokens, std::int64_t k,
+                                       std::int64_t ldx) {
+  std::vector<std::uint16_t> out(static_cast<std::size_t>(tokens * ldx));
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t j = 0; j < k; ++j) {
+      math::store(&out[static_cast<std::size_t>(t * ldx + j)], DType::kBF16,
+                  static_cast<double>(data.x[static_cast<std::size_t>(t * data.stride + j)]));
+    }
+  }
+  return out;
+}
+
+TEST_P(Dot, PairsAreExactForAllRowsTokensAndTails) {
+  const auto dots = dot_kernels(GetParam()).pair_dots;
+  if (dots == nullptr) GTEST_SKIP() << "no products of bf16";
+  for (const int rows : {1, 2, 3, 7, 8, 9, 21}) {
+    for (int tokens = 1; tokens <= DotKernels::kMaxPairTokens; ++tokens) {
+      for (const std::int64_t k : {1, 2, 31, 32, 33, 255, 256, 257, 300, 1025, 16385}) {
+        if (k > 100 && rows != 9) continue;
+        const Operands data(DType::kBF16, rows, tokens, k, true);
+        const std::int64_t ldx = (k + 31) / DotKernels::kPairElems * DotKernels::kPairElems;
+        const auto x = bf16_tokens(data, tokens, k, ldx);
+        const std::int64_t ldo = rows + 3;
+        std::vector<float> out(static_cast<std::size_t>(ldo * tokens), -1.0F);
+        dots(data.lines.data(), rows, x.data(), ldx, tokens, k, out.data(), ldo);
+        for (std::int64_t t = 0; t < tokens; ++t) {
+          for (std::int64_t i = 0; i < ldo; ++i) {
+            double expected = i < rows ? 0 : -1;
+            for (std::int64_t j = 0; i < rows && j < k; ++j) {
+              expected +=
+                  data.weight(DType::kBF16, static_cast<std::size_t>(i), j) *
+                  static_cast<double>(data.x[static_cast<std::size_t>(t * data.stride + j)]);
+            }
+            ASSERT_EQ(static_cast<double>(out[static_cast<std::size_t>(t * ldo + i)]), expected)
+                << "rows " << rows << " tokens " << tokens << " k " << k << " at " << t << ", "
+                << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Dot, BitsOfPairsDoNotDependOnTheRowsBeside) {
+  const auto dots = dot_kernels(GetParam()).pair_dots;
+  if (dots == nullptr) GTEST_SKIP() << "no products of bf16";
+  constexpr int kRows = 21;
+  constexpr std::int64_t kK = 5003;
+  constexpr std::int64_t kLdx = 5024;
+  for (int tokens = 1; tokens <= DotKernels::kMaxPairTokens; ++tokens) {
+    const Operands data(DType::kBF16, kRows, tokens, kK, false);
+    const auto x = bf16_tokens(data, tokens, kK, kLdx);
+    std::vector<float> together(static_cast<std::size_t>(kRows * tokens));
+    dots(data.lines.data(), kRows, x.data(), kLdx, tokens, kK, together.data(), kRows);
+    for (std::size_t i = 0; i < kRows; ++i) {
+      std::vector<float> alone(static_cast<std::size_t>(tokens));
+      dots(data.lines.data() + i, 1, x.data(), kLdx, tokens, kK, alone.data(), 1);
+      for (std::size_t t = 0; t < alone.size(); ++t) {
+        ASSERT_EQ(together[t * kRows + i], alone[t]) << "row " << i << " token " << t;
+      }
+    }
+  }
+}
+
+// What docs/numerics.md says of them: odd elements first, one rounding each, no subnormals.
+TEST_P(Dot, PairsRoundAfterEachProduct) {
+  const auto dots = dot_kernels(GetParam()).pair_dots;
+  if (dots == nullptr) GTEST_SKIP() << "no products of bf16";
+  const auto sum = [&](std::vector<float> w, std::vector<float> x) {
+    std::array<std::uint16_t, 64> w16{};
+    std::array<std::uint16_t, 64> x16{};
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      math::store(&w16[i], DType::kBF16, static_cast<double>(w[i]));
+      math::store(&x16[i], DType::kBF16, static_cast<double>(x[i]));
+    }
+    const void* const lines[1 + DotKernels::kAheadLines] = {w16.data()};
+    float out = 0;
+    dots(lines, 1, x16.data(), 64, 1, static_cast<std::int64_t>(w.size()), &out, 1);
+    return out;
+  };
+  EXPECT_EQ(sum({0x1p-24F, 1}, {1, 1}), 1);               // 1 + half an ulp, to even
+  EXPECT_EQ(sum({-1, 0x1p-25F}, {1, 1}), -1 + 0x1p-25F);  // -1 last: one rounding, exact
+  EXPECT_EQ(sum({0x1p-130F}, {0x1p120F}), 0);             // a subnormal is 0
+  EXPECT_EQ(sum({0x1p-70F}, {0x1p-70F}), 0);              // and so is a subnormal sum
+}
+
 INSTANTIATE_TEST_SUITE_P(Targets, Dot, testing::ValuesIn(test::targets()),
                          [](const auto& info_of) { return std::string(to_string(info_of.param)); });
 

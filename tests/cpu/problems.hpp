@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -40,6 +41,12 @@ inline Expected<Plan> simd_plan(const harness::Case& c, const std::string& confi
   options.config = config.empty() ? nullptr : config.c_str();
   options.threads = threads;
   return plan(c.problem, cpu_device(), options);
+}
+
+/// Whether cpu.simd has this config for the problem: avx512_bf16 is for some only.
+inline bool offers(const harness::Case& c, const std::string& config) {
+  const auto names = config_names("cpu.simd", c.problem, cpu_device());
+  return std::find(names.begin(), names.end(), config) != names.end();
 }
 
 /// Runs a plan on a set with a workspace of its own.

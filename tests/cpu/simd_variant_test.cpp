@@ -97,6 +97,20 @@ TEST(SimdVariant, OffersTheTargetsOfTheDeviceBestFirst) {
   EXPECT_EQ(plan(p, device)->config.name, std::string("cpu.simd.emulated"));
 }
 
+TEST(SimdVariant, OffersProductsOfBf16WhereTheyAre) {
+  Device device;
+  device.simd_targets = 0b1111;
+  constexpr DType kB = DType::kBF16;
+  constexpr DType kS = DType::kF32;
+  for (const Op op : {Op::kGateUp, Op::kDown, Op::kMlp}) {
+    EXPECT_STREQ(plan(typed(op, kB, kB, kB), device)->config.name, "cpu.simd.avx512_bf16");
+    EXPECT_STREQ(plan(typed(op, kS, kB, kS), device)->config.name, "cpu.simd.avx512");
+  }
+  for (const Op op : {Op::kGateMul, Op::kMlpGrad}) {
+    EXPECT_STREQ(plan(typed(op, kB, kB, kB), device)->config.name, "cpu.simd.avx512");
+  }
+}
+
 TEST(SimdVariant, ForcingATargetTheDeviceLacksIsRefused) {
   const Problem p = typed(Op::kMlp, DType::kBF16, DType::kBF16, DType::kBF16);
   Device device;

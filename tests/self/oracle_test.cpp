@@ -187,6 +187,26 @@ TEST(Bounds, CoverAnOverflowThatAClampHides) {
   EXPECT_LT(rounding.gate_mul({.value = 1}, {.value = 3e38}).error(), 1e-5);
 }
 
+// A dot product of bf16 may read a subnormal as 0, however large what it meets.
+TEST(Bounds, CoverASubnormalOfBf16ReadAsZero) {
+  const auto y_of = [](const char* text, std::uint16_t weight) {
+    const Case c = parsed(text);
+    std::uint16_t h16 = 0x0008;  // 2^-130
+    float h32 = 0x1p-130F;
+    Operands in;
+    in.h = c.problem.x_dtype == DType::kBF16 ? static_cast<void*>(&h16) : &h32;
+    in.w_down = &weight;
+    return Oracle(c.problem, in).at(Operand::kY, 0, 0);
+  };
+  constexpr std::uint16_t kLarge = 0x7B80;  // 2^120
+  constexpr std::uint16_t kInfinity = 0x7F80;
+  EXPECT_EQ(y_of("1x1x1:down:bf16", kLarge).value, 0x1p-10);
+  EXPECT_GE(y_of("1x1x1:down:bf16", kLarge).bound, 0x1p-10);
+  EXPECT_LT(y_of("1x1x1:down:fp32/bf16/fp32", kLarge).bound, 0x1p-20);
+  EXPECT_TRUE(y_of("1x1x1:down:bf16", kInfinity).may_overflow);  // 0 times infinity is NaN
+  EXPECT_FALSE(y_of("1x1x1:down:fp32/bf16/fp32", kInfinity).may_overflow);
+}
+
 // Tokens that are one row in memory err alike: their errors add up over tokens.
 TEST(Bounds, OfABroadcastTokenAddUp) {
   const auto bound_of = [](const char* text) {

@@ -27,7 +27,7 @@ WEIGHT_DTYPES = (*DTYPES, "q8_0", "q4_0", "q4_1")
 OPS = ("gate_up", "down", "mlp", "gate_mul", "gate_mul_grad", "gate_up_grad", "mlp_grad")
 BACKENDS = ("cpu", "cuda")
 ARCHS = ("none", "turing", "ampere", "ada", "hopper", "blackwell")
-SIMD_TARGETS = ("emulated", "avx2", "avx512")
+SIMD_TARGETS = ("emulated", "avx2", "avx512", "avx512_bf16")
 SOURCES = ("heuristic", "forced", "tune_table", "nearest_entry", "shipped_table")
 _CODES = ("ok", "invalid argument", "unsupported", "out of memory", "device error", "internal")
 
