@@ -32,15 +32,18 @@ def gated(g: Tensor, u: Tensor, gate: Gate = Gate()) -> Tensor:
 
 
 class Weights:
-    """Weights of one MLP; gate and up differ in scale, so that a swap shows."""
+    """Weights of one MLP; gate and up differ in scale, so that a swap shows. The same on any device."""
 
-    def __init__(self, d: int, h: int, dtype: torch.dtype, *, bias: bool = False, seed: int = 0):
+    def __init__(
+        self, d: int, h: int, dtype: torch.dtype, *, bias: bool = False, seed: int = 0,
+        device: str = "cpu",
+    ):  # fmt: skip
         generator = torch.Generator().manual_seed(seed)
 
         def normal(*shape: int, scale: float) -> Tensor:
-            return (torch.randn(shape, generator=generator) * scale).to(dtype)
+            return (torch.randn(shape, generator=generator) * scale).to(device, dtype)
 
-        self.d, self.h, self.dtype = d, h, dtype
+        self.d, self.h, self.dtype, self.device = d, h, dtype, device
         self.w_gate = normal(h, d, scale=1.5 / d**0.5)
         self.w_up = normal(h, d, scale=0.7 / d**0.5)
         self.w_down = normal(d, h, scale=1 / h**0.5)
@@ -50,7 +53,8 @@ class Weights:
 
     def x(self, *leading: int, dtype: torch.dtype | None = None, seed: int = 1) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
-        return torch.randn((*leading, self.d), generator=generator).to(dtype or self.dtype)
+        x = torch.randn((*leading, self.d), generator=generator)
+        return x.to(self.device, dtype or self.dtype)
 
     def gate_up(self) -> tuple[Tensor | None, ...]:
         return (self.w_gate, self.w_up, self.b_gate, self.b_up)
@@ -70,7 +74,7 @@ class Oracle:
     def __init__(self, x: Tensor, weights: Weights, gate: Gate = Gate()) -> None:
         x64 = x.double()
         w_gate, w_up, w_down = (w.double() for w in (weights.w_gate, weights.w_up, weights.w_down))
-        zero = torch.zeros(1, dtype=torch.float64)
+        zero = torch.zeros(1, dtype=torch.float64, device=x.device)
         b_gate, b_up, b_down = (
             zero if b is None else b.double()
             for b in (weights.b_gate, weights.b_up, weights.b_down)

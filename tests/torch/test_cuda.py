@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators on a GPU: values, streams, devices, graph capture. Skipped without one."""
+"""The operators on a GPU: what test_ops.py asks of them on a CPU, then streams, devices, graph capture.
+Skipped without one."""
 
 import os
 import unittest
 
+import test_ops
 import torch
 from cases import Oracle, Weights, worst
 
@@ -17,6 +19,55 @@ REASON = (
 )
 if REASON and os.environ.get("SLUICE_REQUIRE_GPU", "0") not in ("", "0"):
     raise RuntimeError(f"SLUICE_REQUIRE_GPU is set, but: {REASON}")
+
+
+class OnGpu:
+    """Has the tests of a class of test_ops.py run on the GPU."""
+
+    device = "cuda"
+    dtypes = (torch.bfloat16, torch.float16, torch.float32)  # fp64 is for checks on the CPU
+
+
+@unittest.skipIf(REASON, REASON)
+class Values(OnGpu, test_ops.Values):
+    pass
+
+
+@unittest.skipIf(REASON, REASON)
+class Norm(OnGpu, test_ops.Norm):
+    pass
+
+
+@unittest.skipIf(REASON, REASON)
+class Layouts(OnGpu, test_ops.Layouts):
+    pass
+
+
+@unittest.skipIf(REASON, REASON)
+class Outputs(OnGpu, test_ops.Outputs):
+    pass
+
+
+@unittest.skipIf(REASON, REASON)
+class Gradients(OnGpu, test_ops.Gradients):
+    # In fp64; the loader passes over what cannot be called.
+    test_every_operator_both_ways_with_and_without_biases = None
+    test_gate_up_grad_is_the_gradient_through_down = None
+
+
+@unittest.skipIf(REASON, REASON)
+class Errors(OnGpu, test_ops.Errors):
+    pass
+
+
+@unittest.skipIf(REASON, REASON)
+class Tracing(OnGpu, test_ops.Tracing):
+    pass
+
+
+@unittest.skipIf(REASON, REASON)
+class Calls(OnGpu, test_ops.Calls):
+    test_thread_counts_give_the_same_bits = None
 
 
 def on_gpu(weights: Weights) -> list[torch.Tensor | None]:
@@ -45,7 +96,8 @@ class Cuda(unittest.TestCase):
         for recompute in (False, True):
             gradients = []
             for device in ("cpu", "cuda"):
-                inputs = [t.to(device).requires_grad_() for t in (weights.x(9), *weights.mlp())]
+                inputs = [t.detach().to(device, copy=True).requires_grad_()
+                          for t in (weights.x(9), *weights.mlp())]  # fmt: skip
                 ops.mlp(*inputs, recompute=recompute).sum().backward()
                 gradients.append([t.grad.cpu() for t in inputs])
             for got, expected in zip(gradients[1], gradients[0]):
@@ -82,6 +134,22 @@ class Cuda(unittest.TestCase):
                 graph.replay()
                 expected = ops.mlp(ops.mlp(x, *gpu), *gpu, gate=Gate("gelu_tanh"))
                 self.assertTrue(torch.equal(second, expected), (m, d, h, seed))
+
+    def test_compiled_code_replays_graphs(self) -> None:
+        """What serving does: one trace, a CUDA graph a token count."""
+        weights = Weights(256, 512, torch.bfloat16)
+        gpu = on_gpu(weights)
+
+        def block(x: torch.Tensor) -> torch.Tensor:
+            return x + ops.mlp(x * 2, *gpu, weights_static=True)
+
+        torch._dynamo.reset()
+        compiled = torch.compile(block, fullgraph=True, mode="reduce-overhead")
+        with torch.no_grad():
+            for seed in range(6):  # warm-up, capture, replays, by turns
+                for m in (1, 16, 128):
+                    x = weights.x(m, seed=seed).cuda()
+                    torch.testing.assert_close(compiled(x).clone(), block(x))
 
     def test_another_device_than_the_current_one(self) -> None:
         if torch.cuda.device_count() < 2:

@@ -2,13 +2,13 @@
 """The Torch operators: values against fp64, gradients, layouts, errors, tracing."""
 
 import math
-import threading
 import unittest
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from cases import ACTIVATIONS, Oracle, Weights, gated, worst
+from cases import ACTIVATIONS, BITS, STEEPEST, Oracle, Weights, gated, worst
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -25,11 +25,35 @@ GATES = [
 ]
 
 
-class Values(unittest.TestCase):
+class OnDevice(unittest.TestCase):
+    """What the classes below share; test_cuda.py runs some of them again with another device."""
+
+    device = "cpu"
+    dtypes = DTYPES
+
+    def weights(self, d: int, h: int, dtype: torch.dtype, **options: Any) -> Weights:
+        return Weights(d, h, dtype, device=self.device, **options)
+
+    def randn(self, *shape: int, **options: Any) -> Tensor:
+        return torch.randn(shape, device=self.device, **options)
+
+    def assert_same(self, got: Tensor, expected: Tensor) -> None:
+        """One computation asked for in two ways: the same bits on the CPU. On a GPU strides and what
+        is to be stored choose the variant, and variants add in different orders: g, h and the result
+        may each be rounded to a neighbour, of the size of the largest element at most."""
+        if self.device == "cpu":
+            self.assertTrue(torch.equal(got, expected))
+        else:
+            ulp = 2.0 ** (1 - BITS[expected.dtype])
+            largest = float(expected.detach().abs().max())
+            torch.testing.assert_close(got, expected, rtol=ulp, atol=3 * ulp * largest)
+
+
+class Values(OnDevice):
     def test_every_type_and_gate_is_within_its_bound_of_fp64(self) -> None:
-        for dtype in DTYPES:
+        for dtype in self.dtypes:
             for gate in GATES:
-                weights = Weights(40, 56, dtype, bias=True)
+                weights = self.weights(40, 56, dtype, bias=True)
                 x = weights.x(2, 5)
                 oracle = Oracle(x, weights, gate)
                 h = ops.gate_up(x, *weights.gate_up(), gate=gate)
@@ -40,34 +64,34 @@ class Values(unittest.TestCase):
                     self.assertLess(worst(y, oracle.y, oracle.y_bound), 1)
 
     def test_the_bound_catches_a_swap_of_gate_and_up(self) -> None:
-        weights = Weights(40, 56, torch.bfloat16)
+        weights = self.weights(40, 56, torch.bfloat16)
         x = weights.x(7)
         oracle = Oracle(x, weights)
         swapped = ops.gate_up(x, weights.w_up, weights.w_gate)
         self.assertGreater(worst(swapped, oracle.h, oracle.h_bound), 1)
 
     def test_down_adds_bias_and_residual(self) -> None:
-        weights = Weights(24, 40, torch.float32, bias=True)
-        h, residual = torch.randn(3, 40), torch.randn(3, 24)
+        weights = self.weights(24, 40, torch.float32, bias=True)
+        h, residual = self.randn(3, 40), self.randn(3, 24)
         expected = h.double() @ weights.w_down.double().T + weights.b_down.double() + residual
         y = ops.down(h, weights.w_down, weights.b_down, residual)
         bound = 44 * 2.0**-24 * (h.abs().double() @ weights.w_down.abs().double().T + 4)
         self.assertLess(worst(y, expected, bound), 1)
 
     def test_saved_g_and_u_are_the_pre_activations(self) -> None:
-        weights = Weights(40, 56, torch.bfloat16, bias=True)
+        weights = self.weights(40, 56, torch.bfloat16, bias=True)
         x = weights.x(6)
         oracle = Oracle(x, weights)
         h, g, u = RAW.gate_up_save(x, *weights.gate_up())
         self.assertLess(worst(g, oracle.g, oracle.g_bound), 1)
         self.assertLess(worst(u, oracle.u, oracle.u_bound), 1)
-        self.assertTrue(torch.equal(h, ops.gate_up(x, *weights.gate_up())))
+        self.assert_same(h, ops.gate_up(x, *weights.gate_up()))
         y, g2, u2 = RAW.mlp_save(x, *weights.mlp())
-        self.assertTrue(torch.equal(g, g2) and torch.equal(u, u2))
-        self.assertTrue(torch.equal(y, ops.mlp(x, *weights.mlp())))
+        for got, expected in ((g2, g), (u2, u), (y, ops.mlp(x, *weights.mlp()))):
+            self.assert_same(got, expected)
 
     def test_weights_may_be_narrower_than_x(self) -> None:
-        weights = Weights(40, 56, torch.bfloat16)
+        weights = self.weights(40, 56, torch.bfloat16)
         x = weights.x(6, dtype=torch.float32)
         oracle = Oracle(x, weights)
         y = ops.mlp(x, *weights.mlp())
@@ -75,74 +99,126 @@ class Values(unittest.TestCase):
         self.assertLess(worst(y, oracle.y, oracle.y_bound), 1)
 
     def test_no_tokens_and_one_token_without_leading_dimensions(self) -> None:
-        weights = Weights(24, 40, torch.float32)
+        weights = self.weights(24, 40, torch.float32)
         self.assertEqual(ops.mlp(weights.x(0), *weights.mlp()).shape, (0, 24))
         x = weights.x()
         self.assertTrue(torch.equal(ops.mlp(x, *weights.mlp()), ops.mlp(x[None], *weights.mlp())[0]))
 
 
-class Layouts(unittest.TestCase):
+class Norm(OnDevice):
+    """norm_mlp against its parts in fp64."""
+
+    def check(self, m: int, dtype: torch.dtype, *, add: bool, add_sum: bool) -> None:
+        weights = self.weights(64, 96, dtype, bias=True)
+        x, residual = weights.x(m), weights.x(m, seed=2) if add else None
+        norm_weight = self.randn(64).to(dtype)
+        eps = 2.0**-10  # exact in fp32, as the library takes it
+        options = {"eps": eps, "weight_offset": 0.75, "add_sum": add_sum}
+        y, r = ops.norm_mlp(
+            x, norm_weight, weights.w_gate, weights.w_up, weights.w_down, residual,
+            weights.b_gate, weights.b_up, weights.b_down, **options,
+        )  # fmt: skip
+        self.assertTrue(torch.equal(r, x + residual if add else x))
+        wide = r.double()
+        n = wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+        n = (n * (norm_weight.double() + 0.75)).to(dtype)
+        oracle = Oracle(n, weights)
+        expected = oracle.y + wide if add_sum else oracle.y
+        # n may have been rounded to its neighbour: an error of 2^(1 - bits) of it in x's place.
+        ulp = 2.0 ** (1 - BITS[dtype])
+        moved = n.double().abs() * ulp
+        g, u = (moved @ w.double().abs().T for w in (weights.w_gate, weights.w_up))
+        error_h = STEEPEST * (g * oracle.u.abs() + u * oracle.g.abs() + 2 * g * u)
+        bound = oracle.y_bound + error_h @ weights.w_down.double().abs().T + ulp * expected.abs()
+        self.assertLess(worst(y, expected, bound), 1)
+
+    def test_every_type_with_and_without_sums_is_within_its_bound(self) -> None:
+        for dtype in self.dtypes:
+            for add in (False, True):
+                for add_sum in (False, True):
+                    for m in (1, 7, 130):
+                        with self.subTest(dtype=dtype, add=add, add_sum=add_sum, m=m):
+                            self.check(m, dtype, add=add, add_sum=add_sum)
+
+    def test_gradients_are_those_of_its_parts(self) -> None:
+        weights = self.weights(24, 40, torch.float32)
+        inputs = (weights.x(5), self.randn(24), *weights.mlp()[:3], weights.x(5, seed=2))
+        leaves = [t.clone().requires_grad_() for t in inputs]
+        plain, _ = ops.norm_mlp(*inputs, add_sum=True)
+        y, r = ops.norm_mlp(*leaves, add_sum=True)
+        torch.testing.assert_close(y, plain)
+        (y.square().sum() + r.sum()).backward()
+        same = [t.clone().requires_grad_() for t in inputs]
+        x, weight, w_gate, w_up, w_down, residual = same
+        r = x + residual
+        n = torch.nn.functional.rms_norm(r, (24,), weight, 1e-6)
+        y = gated(n @ w_gate.T, n @ w_up.T) @ w_down.T + r
+        (y.square().sum() + r.sum()).backward()
+        for got, expected in zip(leaves, same):
+            torch.testing.assert_close(got.grad, expected.grad)
+
+
+class Layouts(OnDevice):
     """The weights as models ship them: the same bits from every layout."""
 
     def setUp(self) -> None:
-        self.weights = Weights(48, 64, torch.bfloat16)
-        self.x = self.weights.x(5)
-        self.expected = ops.gate_up(self.x, self.weights.w_gate, self.weights.w_up)
+        self.mlp = self.weights(48, 64, torch.bfloat16)
+        self.x = self.mlp.x(5)
+        self.expected = ops.gate_up(self.x, self.mlp.w_gate, self.mlp.w_up)
 
     def check(self, w_gate: Tensor, w_up: Tensor) -> None:
         self.assertFalse(w_gate.is_contiguous() and w_gate.storage_offset() == 0 and w_gate.dim() == 3)
-        self.assertTrue(torch.equal(ops.gate_up(self.x, w_gate, w_up), self.expected))
+        self.assert_same(ops.gate_up(self.x, w_gate, w_up), self.expected)
 
     def test_halves_of_one_buffer(self) -> None:
-        merged = torch.cat([self.weights.w_gate, self.weights.w_up])
+        merged = torch.cat([self.mlp.w_gate, self.mlp.w_up])
         self.check(merged[:64], merged[64:])
 
     def test_rows_by_turns_in_either_order(self) -> None:
-        rows = torch.stack([self.weights.w_gate, self.weights.w_up], 1).flatten(0, 1)
+        rows = torch.stack([self.mlp.w_gate, self.mlp.w_up], 1).flatten(0, 1)
         self.check(rows[0::2], rows[1::2])
-        rows = torch.stack([self.weights.w_up, self.weights.w_gate], 1).flatten(0, 1)
+        rows = torch.stack([self.mlp.w_up, self.mlp.w_gate], 1).flatten(0, 1)
         self.check(rows[1::2], rows[0::2])
 
     def test_blocks_by_turns(self) -> None:
-        pair = (self.weights.w_gate.view(8, 8, 48), self.weights.w_up.view(8, 8, 48))
+        pair = (self.mlp.w_gate.view(8, 8, 48), self.mlp.w_up.view(8, 8, 48))
         blocks = torch.stack(pair, 1)
         self.check(blocks[:, 0], blocks[:, 1])
         grown = [b.detach().requires_grad_() for b in (blocks[:, 0], blocks[:, 1])]
         ops.gate_up(self.x, *grown).sum().backward()
-        flat = [w.clone().requires_grad_() for w in (self.weights.w_gate, self.weights.w_up)]
+        flat = [w.clone().requires_grad_() for w in (self.mlp.w_gate, self.mlp.w_up)]
         ops.gate_up(self.x, *flat).sum().backward()
         for block, whole in zip(grown, flat):
-            self.assertTrue(torch.equal(block.grad.flatten(0, 1), whole.grad))
+            self.assert_same(block.grad.flatten(0, 1), whole.grad)
 
     def test_padded_and_broadcast_tokens_and_odd_addresses(self) -> None:
-        padded = torch.empty(5, 64, dtype=torch.bfloat16)[:, :48].copy_(self.x)
-        self.assertTrue(torch.equal(ops.gate_up(padded, *self.weights.gate_up()), self.expected))
-        shifted = torch.empty(5 * 48 + 1, dtype=torch.bfloat16)[1:].view(5, 48).copy_(self.x)
-        self.assertTrue(torch.equal(ops.gate_up(shifted, *self.weights.gate_up()), self.expected))
+        padded = self.x.new_empty(5, 64)[:, :48].copy_(self.x)
+        self.assert_same(ops.gate_up(padded, *self.mlp.gate_up()), self.expected)
+        shifted = self.x.new_empty(5 * 48 + 1)[1:].view(5, 48).copy_(self.x)
+        self.assert_same(ops.gate_up(shifted, *self.mlp.gate_up()), self.expected)
         row = self.x[:1].expand(5, 48)
-        self.assertTrue(
-            torch.equal(ops.gate_up(row, *self.weights.gate_up()), self.expected[:1].expand(5, 64))
-        )
+        self.assert_same(ops.gate_up(row, *self.mlp.gate_up()), self.expected[:1].expand(5, 64))
 
     def test_gate_mul_of_one_merged_activation(self) -> None:
-        merged = torch.randn(3, 4, 128)
+        merged = self.randn(3, 4, 128)
         h = ops.gate_mul(merged[..., :64], merged[..., 64:])
         expected = gated(merged[..., :64].double(), merged[..., 64:].double())
         self.assertLess(worst(h, expected, 10 * 2.0**-24 * expected.abs() + 2.0**-120), 1)
 
 
-class Outputs(unittest.TestCase):
+class Outputs(OnDevice):
     """The .out forms write where they are told, and nothing else."""
 
     def test_they_equal_the_functions(self) -> None:
-        weights = Weights(24, 40, torch.bfloat16, bias=True)
+        weights = self.weights(24, 40, torch.bfloat16, bias=True)
         x, dy = weights.x(5), weights.x(5, seed=2)
         h, g, u = RAW.gate_up_save(x, *weights.gate_up())
-        dh = torch.randn(5, 40).bfloat16()
+        dh = self.randn(5, 40, dtype=torch.bfloat16)
         for name, arguments, results in (
             ("gate_up", (x, *weights.gate_up()), ("out",)),
             ("down", (h, weights.w_down, weights.b_down), ("out",)),
             ("mlp", (x, *weights.mlp()), ("out",)),
+            ("norm_mlp", (x, dy[0], *weights.mlp()[:3], dy), ("out", "x_sum")),
             ("gate_mul", (g, u), ("out",)),
             ("gate_mul_grad", (dh, g, u), ("dg", "du")),
             ("gate_up_grad", (dy, weights.w_down, g, u), ("dg", "du", "h")),
@@ -151,36 +227,38 @@ class Outputs(unittest.TestCase):
         ):  # fmt: skip
             expected = getattr(RAW, name)(*arguments)
             expected = expected if isinstance(expected, (tuple, list)) else (expected,)
-            padded = [torch.full((*t.shape[:-1], t.shape[-1] + 8), math.nan, dtype=t.dtype)
+            padded = [t.new_full((*t.shape[:-1], t.shape[-1] + 8), math.nan)
                       for t in expected[: len(results)]]  # fmt: skip
             views = [p[..., : t.shape[-1]] for p, t in zip(padded, expected)]
             with self.subTest(name):
                 done = getattr(RAW, name).out(*arguments, **dict(zip(results, views)))
                 self.assertIsNone(done)
                 for view, pad, want in zip(views, padded, expected):
-                    self.assertTrue(torch.equal(view, want))
+                    self.assert_same(view, want)
                     self.assertTrue(torch.isnan(pad[..., want.shape[-1] :]).all())
 
     def test_a_residual_may_be_added_in_place(self) -> None:
-        weights = Weights(24, 40, torch.bfloat16)
+        weights = self.weights(24, 40, torch.bfloat16)
         x, y = weights.x(5), weights.x(5, seed=2)
         expected = ops.mlp(x, *weights.mlp(), residual=y)
         RAW.mlp.out(x, *weights.mlp(), y, out=y)
-        self.assertTrue(torch.equal(y, expected))
+        self.assert_same(y, expected)
 
     def test_weight_gradients_accumulate_in_fp32(self) -> None:
-        weights = Weights(24, 40, torch.bfloat16)
+        weights = self.weights(24, 40, torch.bfloat16)
         x, dy = weights.x(5), weights.x(5, seed=2)
-        sums = {f"dw_{n}": torch.zeros(w.shape) for n, w in zip(("gate", "up", "down"), weights.mlp())}
+        names = ("dw_gate", "dw_up", "dw_down")
+        sums = {name: w.new_zeros(w.shape, dtype=torch.float32)
+                for name, w in zip(names, weights.mlp())}  # fmt: skip
         arguments = (dy, x, weights.w_gate, weights.w_up, weights.w_down)
         RAW.mlp_grad.out(*arguments, **sums)
         once = {name: value.clone() for name, value in sums.items()}
         RAW.mlp_grad.out(*arguments, accumulate=True, **sums)
         for name, value in sums.items():
-            self.assertTrue(torch.equal(value, 2 * once[name]), name)
+            self.assert_same(value, 2 * once[name])
 
 
-class Gradients(unittest.TestCase):
+class Gradients(OnDevice):
     """Analytic gradients against differences, in fp64 on the reference variant."""
 
     # The clamp has kinks where differences mean nothing: a limit no input comes near, and relu's
@@ -200,7 +278,7 @@ class Gradients(unittest.TestCase):
     def test_every_operator_both_ways_with_and_without_biases(self) -> None:
         for gate in self.GATES:
             for bias in (False, True):
-                weights = Weights(5, 6, torch.float64, bias=bias)
+                weights = self.weights(5, 6, torch.float64, bias=bias)
                 x, residual = weights.x(2, 2), weights.x(2, 2, seed=2)
                 for recompute in (False, True):
                     with self.subTest(gate=gate, bias=bias, recompute=recompute):
@@ -216,7 +294,7 @@ class Gradients(unittest.TestCase):
                 self.check(lambda g, u: ops.gate_mul(g, u, gate=gate), h, h.flip(0))
 
     def test_gate_up_grad_is_the_gradient_through_down(self) -> None:
-        weights = Weights(5, 6, torch.float64)
+        weights = self.weights(5, 6, torch.float64)
         x, dy = weights.x(4), weights.x(4, seed=2)
         h, g, u = RAW.gate_up_save(x, *weights.gate_up())
         dg, du, again = RAW.gate_up_grad(dy, weights.w_down, g, u)
@@ -225,7 +303,7 @@ class Gradients(unittest.TestCase):
             self.assertLess((got - expected).abs().max(), 2.0**-48 * expected.abs().max())
 
     def test_bfloat16_follows_fp32_through_a_zero_stride_gradient(self) -> None:
-        low, high = Weights(40, 56, torch.bfloat16), Weights(40, 56, torch.bfloat16)
+        low, high = self.weights(40, 56, torch.bfloat16), self.weights(40, 56, torch.bfloat16)
         inputs = self.leaves(low.x(9), *low.mlp()[:3])
         ops.mlp(*inputs).sum().backward()
         exact = self.leaves(*(t.double() for t in (high.x(9), *high.mlp()[:3])))
@@ -237,18 +315,18 @@ class Gradients(unittest.TestCase):
             self.assertLess((got.grad - expected.grad).abs().max(), 6 * 2.0**-8 * scale)
 
     def test_only_what_is_asked_for_is_computed(self) -> None:
-        weights = Weights(24, 40, torch.float32, bias=True)
+        weights = self.weights(24, 40, torch.float32, bias=True)
         full = self.leaves(weights.x(5), *weights.mlp())
         ops.mlp(*full).square().sum().backward()
         for index in range(7):
             some = [t.detach() for t in full]
             some[index].requires_grad_()
             ops.mlp(*some).square().sum().backward()
-            self.assertTrue(torch.equal(some[index].grad, full[index].grad))
+            self.assert_same(some[index].grad, full[index].grad)
             self.assertTrue(all(t.grad is None for i, t in enumerate(some) if i != index))
 
     def test_recompute_keeps_no_activation(self) -> None:
-        weights = Weights(24, 40, torch.float32)
+        weights = self.weights(24, 40, torch.float32)
         for recompute, expected in ((False, 2), (True, 0)):
             inputs = self.leaves(weights.x(5), *weights.mlp()[:3])
             kept: list[Tensor] = []
@@ -259,9 +337,9 @@ class Gradients(unittest.TestCase):
             self.assertEqual(sum(t.shape == (5, 40) for t in kept), expected)
 
 
-class Errors(unittest.TestCase):
+class Errors(OnDevice):
     def test_each_names_its_operand(self) -> None:
-        weights = Weights(24, 40, torch.float32, bias=True)
+        weights = self.weights(24, 40, torch.float32, bias=True)
         x, (w_gate, w_up, w_down, b_gate, b_up, b_down) = weights.x(5), weights.mlp()
         for wrong, message in (
             (lambda: ops.mlp(x, w_gate, w_up[:-1], w_down), r"^w_up: expected shape \[40, 24\]"),
@@ -271,6 +349,9 @@ class Errors(unittest.TestCase):
             (lambda: ops.mlp(x, w_gate, w_up, w_down, b_gate), "^b_up: got null"),
             (lambda: ops.mlp(x, w_gate, w_up, w_down, b_gate[1:], b_up), "^b_gate: expected shape"),
             (lambda: ops.mlp(x, w_gate, w_up, w_down, residual=x[1:]), "^residual: expected shape"),
+            (lambda: ops.norm_mlp(x, x[0, 1:], w_gate, w_up, w_down), "^norm_weight: expected shape"),
+            (lambda: ops.norm_mlp(x, x[0], w_gate, w_up, w_down, x[1:]), "^x_residual: expected sh"),
+            (lambda: ops.norm_mlp(x, x[0], w_gate, w_up, w_down, eps=0.0), "^norm.eps: got 0"),
             (lambda: ops.mlp(x.int(), w_gate, w_up, w_down), "^x: expected bfloat16, float16"),
             (lambda: ops.mlp(x[0, 0], w_gate, w_up, w_down), "^x: expected at least one dimension"),
             (lambda: ops.gate_up(x, w_gate, torch.cat([w_up, w_up], 1)[:, :24]), "^w_up: .*strides"),
@@ -287,15 +368,15 @@ class Errors(unittest.TestCase):
                 wrong()
 
     def test_other_devices_have_no_kernel(self) -> None:
-        weights = Weights(24, 40, torch.float32)
+        weights = self.weights(24, 40, torch.float32)
         inputs = [t.to("meta") for t in (weights.x(5), *weights.mlp()[:3])]
         self.assertEqual(ops.mlp(*inputs).device.type, "meta")  # the fake
 
 
-def _everything() -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+def everything(device: str) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     """One call of every overload, for opcheck."""
-    weights = Weights(24, 40, torch.float32, bias=True)
-    x, dy, dh = weights.x(2, 3), weights.x(2, 3, seed=2), torch.randn(2, 3, 40)
+    weights = Weights(24, 40, torch.float32, bias=True, device=device)
+    x, dy, dh = weights.x(2, 3), weights.x(2, 3, seed=2), torch.randn(2, 3, 40, device=device)
     h, g, u = (t.detach() for t in RAW.gate_up_save(x, *weights.gate_up()))
     leaves = [t.clone().requires_grad_() for t in weights.mlp()]
     w_gate, w_up, w_down, b_gate, b_up, b_down = leaves
@@ -303,16 +384,22 @@ def _everything() -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     live = x.clone().requires_grad_()
     grads = (dy, x, weights.w_gate, weights.w_up, weights.w_down)
     wide, narrow = torch.empty_like(h), torch.empty_like(x)
-    plain = weights.mlp()
+    plain, norm_weight = weights.mlp(), torch.ones(24, device=device)
     return [
-        (RAW.gate_up.default, (live, w_gate, w_up, b_gate, b_up, *gate), {}),
+        (RAW.gate_up.default, (x, *plain[:2], *plain[3:5], *gate), {}),
         (RAW.gate_up.out, (x, *plain[:2], *plain[3:5]), {"out": wide}),
-        (RAW.gate_up_save.default, (live, w_gate, w_up), {}),
+        (RAW.gate_up_save.default, (live, w_gate, w_up, b_gate, b_up, *gate), {}),
+        (RAW.gate_up_save.default, (live, w_gate, w_up), {"recompute": True}),
         (RAW.down.default, (h.clone().requires_grad_(), w_down, b_down, dy), {}),
         (RAW.down.out, (h, weights.w_down), {"out": narrow}),
-        (RAW.mlp.default, (live, w_gate, w_up, w_down, b_gate, b_up, b_down, dy, *gate, True), {}),
+        (RAW.mlp.default, (x, *plain, dy, *gate, True), {}),
         (RAW.mlp.out, (x, *plain), {"out": narrow}),
-        (RAW.mlp_save.default, (live, w_gate, w_up, w_down), {}),
+        (RAW.mlp_save.default, (live, w_gate, w_up, w_down, b_gate, b_up, b_down, dy, *gate), {}),
+        (RAW.mlp_save.default, (live, w_gate, w_up, w_down), {"recompute": True}),
+        (RAW.norm_mlp.default, (x, norm_weight, *plain[:3]), {}),
+        (RAW.norm_mlp.default, (x, norm_weight, *plain[:3], dy, *plain[3:], 1e-5, 1.0, True), {}),
+        (RAW.norm_mlp.out, (x, norm_weight, *plain[:3], dy),
+         {"out": narrow, "x_sum": torch.empty_like(x)}),
         (RAW.gate_mul.default, (g.clone().requires_grad_(), u), {}),
         (RAW.gate_mul.out, (g, u), {"out": wide}),
         (RAW.gate_mul_grad.default, (dh, g, u), {}),
@@ -323,14 +410,14 @@ def _everything() -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
         (RAW.mlp_grad.default, (*grads, g, u), {"need_bias_down": True}),
         (RAW.mlp_grad.default, (*grads, None, None, *plain[3:5]), {"need_bias_gate_up": True}),
         (RAW.mlp_grad.default, grads, {"need_x": False}),
-        (RAW.mlp_grad.out, grads, {"dx": narrow, "dw_down": torch.empty(24, 40)}),
+        (RAW.mlp_grad.out, grads, {"dx": narrow, "dw_down": torch.empty(24, 40, device=device)}),
     ]  # fmt: skip
 
 
-class Tracing(unittest.TestCase):
+class Tracing(OnDevice):
     def test_opcheck_is_clean_for_every_overload(self) -> None:
         seen = set()
-        for overload, arguments, keywords in _everything():
+        for overload, arguments, keywords in everything(self.device):
             with self.subTest(str(overload)):
                 results = torch.library.opcheck(overload, arguments, keywords)
                 self.assertEqual(set(results.values()), {"SUCCESS"})
@@ -343,7 +430,7 @@ class Tracing(unittest.TestCase):
         self.assertEqual(seen, expected)
 
     def test_compiles_in_one_graph_for_every_token_count_forward_and_backward(self) -> None:
-        weights = Weights(24, 40, torch.float32, bias=True)
+        weights = self.weights(24, 40, torch.float32, bias=True)
         leaves = [t.requires_grad_() for t in weights.mlp()]
         counter = CompileCounterWithBackend("inductor")
 
@@ -367,7 +454,7 @@ class Tracing(unittest.TestCase):
         self.assertEqual(counter.frame_count, 1)
 
     def test_an_out_variant_may_stand_in_a_graph(self) -> None:
-        weights = Weights(24, 40, torch.float32)
+        weights = self.weights(24, 40, torch.float32)
 
         def into(x: Tensor) -> Tensor:
             y = torch.empty_like(x)
@@ -376,12 +463,12 @@ class Tracing(unittest.TestCase):
 
         torch._dynamo.reset()
         x = weights.x(5)
-        self.assertTrue(torch.equal(torch.compile(into, fullgraph=True)(x), into(x)))
+        self.assert_same(torch.compile(into, fullgraph=True)(x), into(x))
 
 
-class Calls(unittest.TestCase):
+class Calls(OnDevice):
     def test_thread_counts_give_the_same_bits(self) -> None:
-        weights = Weights(256, 512, torch.bfloat16)
+        weights = self.weights(256, 512, torch.bfloat16)
         x = weights.x(33)
         before = torch.get_num_threads()
         self.addCleanup(torch.set_num_threads, before)
@@ -390,26 +477,22 @@ class Calls(unittest.TestCase):
         self.assertTrue(torch.equal(ops.mlp(x, *weights.mlp()), several))
 
     def test_host_threads_may_call_at_once(self) -> None:
-        weights = Weights(64, 96, torch.bfloat16)
+        weights = self.weights(64, 96, torch.bfloat16)
         xs = [weights.x(m + 1, seed=m) for m in range(16)]
         expected = [ops.mlp(x, *weights.mlp()) for x in xs]
-        wrong: list[int] = []
 
-        def work() -> None:
-            for _ in range(20):
-                for m, x in enumerate(xs):
-                    if not torch.equal(ops.mlp(x, *weights.mlp()), expected[m]):
-                        wrong.append(m)
+        def wrong() -> list[int]:
+            return [
+                m for _ in range(20) for m, x in enumerate(xs)
+                if not torch.equal(ops.mlp(x, *weights.mlp()), expected[m])
+            ]  # fmt: skip
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(wrong, [])
+        with ThreadPoolExecutor(4) as pool:
+            for found in [pool.submit(wrong) for _ in range(4)]:
+                self.assertEqual(found.result(), [])
 
     def test_a_workspace_beyond_what_is_kept_serves_too(self) -> None:
-        weights = Weights(16, 8192, torch.float32)
+        weights = self.weights(16, 8192, torch.float32)
         x = weights.x(2100)  # h alone is 66 MiB
         self.assertGreater(2100 * 8192 * 4, 64 << 20)
         rows = torch.cat([ops.mlp(part, *weights.mlp()) for part in x.split(700)])

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Torch half on a GPU: one layer's MLP of a Hugging Face model, stock against ``sluice.patch``, and what
+an eager call costs the host.
+
+    python bench/torch_gpu.py layer bench/results/h200/torch_layer.json
+    python bench/torch_gpu.py host  bench/results/h200/torch_host.json
+
+layer: transformers' LlamaMLP of Llama-3.1-8B in bf16 on normal-random weights, forward and forward +
+backward. Both modules share the parameters and take turns in one process; times are by events over
+single passes, peak memory is Torch's, operands and gradients included. The weights of one layer are six
+times an H200's L2, so that none is found there.
+
+host: time of the call itself on tensors so small that the GPU keeps up, in groups of 100 calls with a wait
+after each group; against the same MLP by torch.nn.functional. ``us`` is the host's there."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import sluice
+from sluice import ops
+
+MODEL, D, H = "llama-3.1-8b", 4096, 14336
+SAMPLES = 31
+CALLS = 100  # of one sample of host time: below the depth of a stream's queue
+
+
+def meta(command: str) -> dict[str, Any]:
+    """Who measured where; no ceilings, which `sluice bench` knows how to measure."""
+    def ask(*words: str) -> str | None:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    status = ask("git", "status", "--porcelain", "--untracked-files=no")
+    clocks = ask("nvidia-smi", "--query-gpu=clocks.sm,clocks.mem", "--format=csv,noheader")
+    return {
+        "device": torch.cuda.get_device_name(),
+        "driver": ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        "cuda": torch.version.cuda,
+        "compiler": f"torch {torch.__version__}",
+        "commit": os.environ.get("SLUICE_COMMIT") or ask("git", "rev-parse", "HEAD") or "unknown",
+        "dirty": bool(status),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "command": command,
+        "read_tbps": None, "copy_tbps": None, "gemm_tflops": None, "fma_gflops": None,
+        "clocks": clocks or "unknown",
+    }  # fmt: skip
+
+
+def percentiles(samples: list[float]) -> dict[str, float]:
+    ordered = sorted(samples)
+    return {
+        "us": statistics.median(ordered),
+        "us_p10": ordered[len(ordered) // 10],
+        "us_p90": ordered[len(ordered) * 9 // 10],
+    }
+
+
+def row(op: str, direction: str, m: int, d: int, h: int, ours: list[float], theirs: list[float],
+        baseline: str, **more: Any) -> dict[str, Any]:  # fmt: skip
+    """A row of the results file; `more` overrides."""
+    passes = {"fwd": 1, "full": 3}[direction]  # dx and dW cost a forward pass each
+    planned = sluice.plan(m, d, h, device="cuda:0", weights_static=False)
+    times = percentiles(ours)
+    base = statistics.median(theirs)
+    flops, moved = passes * planned.flops, passes * planned.bytes_moved
+    return {
+        "op": op, "pass": direction, "model": None, "m": m, "d": d, "h": h, "dtype": "bf16",
+        "gate": "silu", "layout": "separate", "variant": planned.variant, **times,
+        "tflops": flops / times["us"] * 1e-6, "gbps": moved / times["us"] * 1e-3,
+        "roof_fraction": None, "baseline": baseline, "baseline_us": base,
+        "ratio": base / times["us"], "extra_bytes": planned.workspace_bytes, "peak_bytes": None,
+        "rel_err": None, "config": planned.config, "threads": 1, "tp": 1, **more,
+    }  # fmt: skip
+
+
+def interleaved(*steps: Callable[[], float]) -> list[list[float]]:
+    """SAMPLES values of each, in turns, after three rounds of warm-up."""
+    for step in steps * 3:
+        step()
+    samples: list[list[float]] = [[] for _ in steps]
+    for turn in range(SAMPLES):
+        for index in range(len(steps)):
+            index = (index + turn) % len(steps)
+            samples[index].append(steps[index]())
+    return samples
+
+
+def relative_error(module: nn.Module, x: Tensor) -> float:
+    """Of a module's y against fp64 from the same weights, on some rows."""
+    rows = x[:16]
+    with torch.no_grad():
+        g, u, down = (w.weight.double() for w in (module.gate_proj, module.up_proj, module.down_proj))
+        exact = (functional.silu(rows.double() @ g.T) * (rows.double() @ u.T)) @ down.T
+        return float((module(x)[:16].double() - exact).abs().mean() / exact.abs().mean())
+
+
+def layer(tokens: list[int]) -> list[dict[str, Any]]:
+    from transformers.models.llama import LlamaConfig, modeling_llama
+
+    config = LlamaConfig(hidden_size=D, intermediate_size=H)
+    torch.manual_seed(1)
+    with torch.device("cuda"):
+        stock = modeling_llama.LlamaMLP(config).bfloat16()
+    for weight in stock.parameters():
+        nn.init.normal_(weight, std=0.02)
+    fused = copy.copy(stock)  # the same parameters
+    print(report := sluice.patch(fused), file=sys.stderr)
+    assert len(report.patched) == 1, report
+    return [measured(m, direction, fused, stock) for m in tokens for direction in ("fwd", "full")]
+
+
+def measured(m: int, direction: str, fused: nn.Module, stock: nn.Module) -> dict[str, Any]:
+    """One row: a pass over m tokens."""
+    x = torch.randn(m, D, device="cuda", dtype=torch.bfloat16)
+    dy = torch.randn_like(x)
+
+    def step(module: nn.Module) -> None:
+        if direction == "fwd":
+            with torch.no_grad():
+                module(x)
+        else:
+            leaf = x.detach().requires_grad_()
+            module.zero_grad(set_to_none=True)
+            module(leaf).backward(dy)
+
+    def timed(module: nn.Module) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        step(module)
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3
+
+    def peak(module: nn.Module) -> int:
+        module.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        step(module)
+        return torch.cuda.max_memory_allocated()
+
+    error = relative_error(fused, x)
+    assert error < 2 * relative_error(stock, x), error
+    ours, theirs = interleaved(lambda: timed(fused), lambda: timed(stock))
+    most, most_stock = peak(fused), peak(stock)
+    operands = 3 * D * H * 2 + 2 * m * D * 2 + (3 * D * H * 2 + m * D * 2) * (direction == "full")
+    op = "mlp" if direction == "fwd" else "mlp_train"
+    return row(
+        op, direction, m, D, H, ours, theirs, "hf_eager", model=MODEL, rel_err=error,
+        peak_bytes=most, extra_bytes=max(0, most - operands),
+        baseline_extra_bytes=max(0, most_stock - operands),
+    )  # fmt: skip
+
+
+def host() -> list[dict[str, Any]]:
+    """Host time of a call with and without autograd's bookkeeping, of the function and the out form."""
+    d, h = 64, 64
+    rows = []
+    for m in (1, 128):
+        x = torch.randn(m, d, device="cuda", dtype=torch.bfloat16)
+        gate, up, down = (torch.randn(h, d, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+        y = torch.empty_like(x)
+        linear, silu = functional.linear, functional.silu
+
+        def called(function: Callable[[], Any]) -> Callable[[], float]:
+            def sample() -> float:
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+                for _ in range(CALLS):
+                    function()
+                return (time.perf_counter() - begin) / CALLS * 1e6
+            return sample
+
+        raw = torch.ops.sluice.mlp
+        candidates = {
+            "torch.ops.sluice.mlp": lambda: raw(x, gate, up, down),
+            "torch.ops.sluice.mlp.out": lambda: raw.out(x, gate, up, down, out=y),
+            "sluice.ops.mlp": lambda: ops.mlp(x, gate, up, down),
+            "sluice.ops.mlp weights_static": lambda: ops.mlp(x, gate, up, down, weights_static=True),
+            "torch": lambda: linear(silu(linear(x, gate)) * linear(x, up), down),
+        }
+        with torch.no_grad():
+            *samples, theirs = interleaved(*(called(f) for f in candidates.values()))
+        rows += [
+            row("mlp", "fwd", m, d, h, ours, theirs, "torch_eager", model=f"host time of {name}")
+            for name, ours in zip(candidates, samples)
+        ]
+    return rows
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("layer", "host"))
+    parser.add_argument("json", type=Path)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[2048])
+    arguments = parser.parse_args()
+    rows = layer(arguments.tokens) if arguments.what == "layer" else host()
+    for r in rows:
+        memory = "" if r["peak_bytes"] is None else (
+            f"  beyond operands {r['extra_bytes'] / 2**20:.0f} MiB, stock {r['baseline_extra_bytes'] / 2**20:.0f}"
+        )
+        print(f"{r['model']:<45} {r['pass']:<5} M={r['m']:<5} {r['us']:9.1f} us  "
+              f"{r['baseline']} {r['baseline_us']:9.1f}  {r['ratio']:.3f}x  {r['variant']}{memory}")  # fmt: skip
+    words = ["python", "bench/torch_gpu.py", arguments.what]
+    if arguments.what == "layer":
+        words += ["--tokens", *map(str, arguments.tokens)]
+    data = {"meta": meta(" ".join(words)), "rows": rows}
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
