@@ -75,6 +75,22 @@ TEST(GpuRun, FourThreadsOnTwoStreamsAtOnce) {
   }
 }
 
+// A thread has no context before its first call, and tensor maps are encoded in one.
+TEST(GpuRun, MayBeTheFirstCallOfAThread) {
+  Job job = make_job("16x64x96:mlp");
+  StreamGuard guard;
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  std::string message = "ok";
+  std::thread([&] {
+    const Status status =
+        sluice::run(job.plan, job.set->operands(), job.workspace.workspace, guard.stream);
+    if (!status) message = status.error().message;
+  }).join();
+  EXPECT_EQ(message, "ok");
+  ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
+  expect_right(job);
+}
+
 TEST(GpuRun, OnePlanOnTwoStreamsWithAWorkspaceEach) {
   Job jobs[2] = {make_job(kCases[0]), make_job(kCases[0])};
   StreamGuard streams[2];
