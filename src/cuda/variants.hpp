@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/variant.hpp"
+#include "cuda/norm/after_norm.hpp"
 
 namespace sluice::cuda {
 
@@ -48,6 +49,12 @@ Status sm80_launch(const Plan&, const Operands&, void* payload, void* header, St
 inline constexpr detail::Variant kSm80 = {
     "cuda.sm80", Backend::kCuda, sm80_supports, sm80_configs, sm80_payload_bytes, sm80_launch,
 };
+
+// norm/after_norm.hpp: the norm in a launch of its own, then the variant.
+inline constexpr detail::Variant kSm90DecodeChainNorm =
+    after_norm<kSm90DecodeChain>("cuda.sm90_decode_chain_norm");
+inline constexpr detail::Variant kSm90Norm = after_norm<kSm90>("cuda.sm90_norm");
+inline constexpr detail::Variant kSm80Norm = after_norm<kSm80>("cuda.sm80_norm");
 
 // elementwise/elementwise.cpp: gate_mul and its gradient at the speed of memory, any GPU from
 // sm_75.

@@ -7,6 +7,7 @@
 
 #include "cuda/ptx/warpgroup.cuh"
 #include "cuda/sm90/decode_params.hpp"
+#include "cuda/tile/vector8.cuh"
 
 namespace sluice::cuda::sm90 {
 
@@ -19,33 +20,6 @@ __device__ __forceinline__ Element* element_at(const RowMajor& matrix, int row, 
   return reinterpret_cast<Element*>(static_cast<char*>(matrix.base) + row * matrix.row_bytes) +
          column;
 }
-
-// Eight elements of a row, as floats.
-template <class Element>
-struct Vector8 {
-  float at[8];
-
-  static __device__ __forceinline__ Vector8 load(const Element* from) {
-    const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(from));
-    const Element* elements = reinterpret_cast<const Element*>(&raw);
-    Vector8 v;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v.at[i] = static_cast<float>(elements[i]);
-    return v;
-  }
-  /// Rounds what it stores, and itself with it.
-  __device__ __forceinline__ void round() {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) at[i] = static_cast<float>(Element(at[i]));
-  }
-  __device__ __forceinline__ void store(Element* to) const {
-    uint4 raw;
-    Element* elements = reinterpret_cast<Element*>(&raw);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) elements[i] = Element(at[i]);
-    *reinterpret_cast<uint4*>(to) = raw;
-  }
-};
 
 // r = x (+ residual), rounded. d is a multiple of 8 and rows begin at multiples of 16 bytes.
 template <class Element>

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launch of add + RMSNorm by itself, for operators whose kernels have no norm prologue.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/launch.hpp"
+#include "sluice/types.hpp"
+
+namespace sluice::cuda::norm {
+
+/// Rows of contiguous columns. A null base is an absent operand.
+struct Rows {
+  char* base = nullptr;
+  std::int64_t row_stride_bytes = 0;  // 0: one row, repeated
+};
+
+/// r = x (+ residual), rounded; n = r / sqrt(mean(r^2) + eps) * (weight + weight_offset), rounded.
+struct NormParams {
+  std::int64_t cols = 0;  // a multiple of 8; rows begin at multiples of 16 bytes
+  Rows x;
+  Rows residual;
+  Rows sum;   // r, where its owner keeps it
+  Rows kept;  // r once more, dense in the workspace, where down adds it
+  Rows n;
+  const void* weight = nullptr;  // [cols]
+  float weight_offset = 0;
+  float eps = 0;
+};
+
+/// A row in shared memory: the columns that a CTA holds.
+inline constexpr std::int64_t kMaxCols = 96 * 1024 / 2;
+
+/// bf16 or fp16. Programmatic on GPUs that know it, from both sides.
+Status launch_norm(const Device& device, std::int64_t rows, DType dtype, const NormParams& params,
+                   Stream stream) noexcept;
+
+}  // namespace sluice::cuda::norm
