@@ -36,6 +36,12 @@ void add_residual(Call& call, const MaybeTensor& residual) {
   call.bind(Operand::kResidual, residual);
 }
 
+// A result that is not asked for is a tensor without elements: a schema has no optional results
+// that every compiler of Torch takes. This is its operand.
+MaybeTensor unless_empty(bool asked_for, const Tensor& tensor) {
+  return asked_for ? MaybeTensor(tensor) : MaybeTensor();
+}
+
 // --- gate_up: h [.., H] from x [.., D]
 
 void gate_up_run(const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
@@ -71,14 +77,15 @@ std::tuple<Tensor, Tensor, Tensor> gate_up_save(const Tensor& x, const Tensor& w
                                                 const Tensor& w_up, const MaybeTensor& b_gate,
                                                 const MaybeTensor& b_up, int64_t activation,
                                                 double alpha, const Limit& limit, double up_offset,
-                                                double gate_multiplier, double output_multiplier) {
+                                                double gate_multiplier, double output_multiplier,
+                                                bool recompute) {
   const int64_t hidden = hidden_of(w_gate);
   Tensor h = empty_with_width(x, hidden);
-  Tensor g = empty_with_width(x, hidden);
-  Tensor u = empty_with_width(x, hidden);
+  Tensor g = recompute ? empty_vector(x, 0) : empty_with_width(x, hidden);
+  Tensor u = recompute ? empty_vector(x, 0) : empty_with_width(x, hidden);
   gate_up_run(x, w_gate, w_up, b_gate, b_up,
               {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier}, false, h,
-              g, u);
+              unless_empty(!recompute, g), unless_empty(!recompute, u));
   return {h, g, u};
 }
 
@@ -148,15 +155,57 @@ std::tuple<Tensor, Tensor, Tensor> mlp_save(const Tensor& x, const Tensor& w_gat
                                             const MaybeTensor& b_down, const MaybeTensor& residual,
                                             int64_t activation, double alpha, const Limit& limit,
                                             double up_offset, double gate_multiplier,
-                                            double output_multiplier) {
+                                            double output_multiplier, bool recompute) {
   const int64_t hidden = hidden_of(w_gate);
   Tensor y = empty_like(x);
-  Tensor g = empty_with_width(x, hidden);
-  Tensor u = empty_with_width(x, hidden);
+  Tensor g = recompute ? empty_vector(x, 0) : empty_with_width(x, hidden);
+  Tensor u = recompute ? empty_vector(x, 0) : empty_with_width(x, hidden);
   mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual,
-          {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier}, false, y, g,
-          u);
+          {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier}, false, y,
+          unless_empty(!recompute, g), unless_empty(!recompute, u));
   return {y, g, u};
+}
+
+// --- norm_mlp: y [.., D] from RMSNorm(x + x_residual); also the sum
+
+void norm_mlp_out(const Tensor& x, const Tensor& norm_weight, const Tensor& w_gate,
+                  const Tensor& w_up, const Tensor& w_down, const MaybeTensor& x_residual,
+                  const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
+                  double eps, double weight_offset, bool add_sum, int64_t activation, double alpha,
+                  const Limit& limit, double up_offset, double gate_multiplier,
+                  double output_multiplier, bool weights_static, const Tensor& out,
+                  const MaybeTensor& x_sum) {
+  Call call =
+      call_with_gate_up(SLUICE_MLP, x, w_gate, w_up, b_gate, b_up,
+                        {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
+  sluice_problem& problem = call.y_type("out", out).problem();
+  problem.bias_down = b_down ? 1 : 0;
+  problem.weights_static = weights_static ? 1 : 0;
+  problem.norm.enabled = 1;
+  problem.norm.add = x_residual ? 1 : 0;
+  problem.norm.eps = static_cast<float>(eps);
+  problem.norm.weight_offset = static_cast<float>(weight_offset);
+  problem.residual = add_sum ? SLUICE_RESIDUAL_NORM_INPUT : SLUICE_RESIDUAL_NONE;
+  call.bind(Operand::kNormWeight, norm_weight).bind(Operand::kXResidual, x_residual);
+  call.bind(Operand::kWDown, w_down).bind(Operand::kBDown, b_down);
+  call.bind(Operand::kY, out).bind(Operand::kXSum, x_sum).run();
+}
+
+std::tuple<Tensor, Tensor> norm_mlp(const Tensor& x, const Tensor& norm_weight,
+                                    const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
+                                    const MaybeTensor& x_residual, const MaybeTensor& b_gate,
+                                    const MaybeTensor& b_up, const MaybeTensor& b_down, double eps,
+                                    double weight_offset, bool add_sum, int64_t activation,
+                                    double alpha, const Limit& limit, double up_offset,
+                                    double gate_multiplier, double output_multiplier,
+                                    bool weights_static) {
+  const bool adds = x_residual.has_value();
+  Tensor y = empty_like(x);
+  Tensor x_sum = adds ? empty_like(x) : empty_vector(x, 0);
+  norm_mlp_out(x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down, eps,
+               weight_offset, add_sum, activation, alpha, limit, up_offset, gate_multiplier,
+               output_multiplier, weights_static, y, unless_empty(adds, x_sum));
+  return {y, x_sum};
 }
 
 // --- gate_mul: h [.., H] from g and u, and its gradient
@@ -258,8 +307,6 @@ void mlp_grad_out(const Tensor& dy, const Tensor& x, const Tensor& w_gate, const
   call.bind(Operand::kDbUp, db_up).bind(Operand::kDbDown, db_down).run();
 }
 
-// A gradient that is not asked for is a tensor without elements: a schema has no optional results
-// that every compiler of Torch takes.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mlp_grad(
     const Tensor& dy, const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
     const Tensor& w_down, const MaybeTensor& g, const MaybeTensor& u, const MaybeTensor& b_gate,
@@ -267,9 +314,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mlp_grad(
     double gate_multiplier, double output_multiplier, bool need_x, bool need_weights,
     bool need_bias_gate_up, bool need_bias_down) {
   const auto none = [&] { return empty_vector(w_gate, 0); };
-  const auto unless_empty = [](bool needed, const Tensor& tensor) {
-    return needed ? MaybeTensor(tensor) : MaybeTensor();
-  };
   Tensor dx = need_x ? empty_like(x) : none();
   Tensor dw_gate = need_weights ? empty_like(w_gate) : none();
   Tensor dw_up = need_weights ? empty_like(w_up) : none();
@@ -295,6 +339,8 @@ void implement(torch::stable::detail::StableLibrary& library) {
   library.impl("mlp", TORCH_BOX(&mlp));
   library.impl("mlp.out", TORCH_BOX(&mlp_out));
   library.impl("mlp_save", TORCH_BOX(&mlp_save));
+  library.impl("norm_mlp", TORCH_BOX(&norm_mlp));
+  library.impl("norm_mlp.out", TORCH_BOX(&norm_mlp_out));
   library.impl("gate_mul", TORCH_BOX(&gate_mul));
   library.impl("gate_mul.out", TORCH_BOX(&gate_mul_out));
   library.impl("gate_mul_grad", TORCH_BOX(&gate_mul_grad));
@@ -321,21 +367,30 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sluice, library) {
       "Tensor x, Tensor w_gate, Tensor w_up, Tensor w_down, Tensor? b_gate=None, "
       "Tensor? b_up=None, Tensor? b_down=None, Tensor? residual=None, " +
       gate;
+  const std::string norm_mlp =
+      "Tensor x, Tensor norm_weight, Tensor w_gate, Tensor w_up, Tensor w_down, "
+      "Tensor? x_residual=None, Tensor? b_gate=None, Tensor? b_up=None, Tensor? b_down=None, "
+      "float eps=1e-6, float weight_offset=0.0, bool add_sum=False, " +
+      gate;
   const std::string mlp_grad =
       "Tensor dy, Tensor x, Tensor w_gate, Tensor w_up, Tensor w_down, Tensor? g=None, "
       "Tensor? u=None, Tensor? b_gate=None, Tensor? b_up=None, " +
       gate;
   const std::string is_static = ", bool weights_static=False";
+  const std::string recompute = ", *, bool recompute=False";
   const std::string out = ", *, Tensor(a!) out) -> ()";
   for (const std::string& schema : {
            "gate_up(" + gate_up + is_static + ") -> Tensor",
            "gate_up.out(" + gate_up + is_static + out,
-           "gate_up_save(" + gate_up + ") -> (Tensor h, Tensor g, Tensor u)",
+           "gate_up_save(" + gate_up + recompute + ") -> (Tensor h, Tensor g, Tensor u)",
            "down(" + down + ") -> Tensor",
            "down.out(" + down + out,
            "mlp(" + mlp + is_static + ") -> Tensor",
            "mlp.out(" + mlp + is_static + out,
-           "mlp_save(" + mlp + ") -> (Tensor y, Tensor g, Tensor u)",
+           "mlp_save(" + mlp + recompute + ") -> (Tensor y, Tensor g, Tensor u)",
+           "norm_mlp(" + norm_mlp + is_static + ") -> (Tensor y, Tensor x_sum)",
+           "norm_mlp.out(" + norm_mlp + is_static +
+               ", *, Tensor(a!) out, Tensor(b!)? x_sum=None) -> ()",
            "gate_mul(Tensor g, Tensor u, " + gate + ") -> Tensor",
            "gate_mul.out(Tensor g, Tensor u, " + gate + out,
            "gate_mul_grad(Tensor dh, Tensor g, Tensor u, " + gate + ") -> (Tensor dg, Tensor du)",

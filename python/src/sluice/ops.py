@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated MLP on Torch tensors: ``gate_up``, ``down``, ``mlp``, ``gate_mul`` and their gradients.
+"""The gated MLP on Torch tensors: ``gate_up``, ``down``, ``mlp``, ``norm_mlp``, ``gate_mul`` and their
+gradients.
 
 M tokens, D model width, H hidden width::
 
     gate_up    h = act(x @ w_gate.T + b_gate) * (x @ w_up.T + b_up)      x [.., D] -> h [.., H]
     down       y = h @ w_down.T + b_down + residual                     h [.., H] -> y [.., D]
     mlp        y = down(gate_up(x))                                     x [.., D] -> y [.., D]
+    norm_mlp   r = x + x_residual, y = mlp(rms_norm(r))              x [.., D] -> y, r [.., D]
     gate_mul   h = act(g) * u                                    g, u [.., H] -> h [.., H]
 
 w_gate, w_up [H, D]; w_down [D, H]; biases [H] or [D]; residual [.., D]. ``Gate`` says what ``act`` is
@@ -20,14 +22,17 @@ that names the operand (a ``RuntimeError`` on Torch 2.15, which knows one error 
 
 All are differentiable once. Without ``recompute`` the forward pass also stores g and u, [.., H] each,
 for the backward pass; with it nothing but the inputs is kept and g and u are computed again. The
-gradients of weights come in the weights' type.
+gradients of weights come in the weights' type. ``norm_mlp`` is one operator where no gradient is
+wanted; where one is, Torch computes the norm.
 
 Runs on Torch's current stream and with at most Torch's number of CPU threads, allocates nothing but
 its results and one workspace a stream, and can be captured in CUDA graphs and compiled with
 ``fullgraph=True``. ``weights_static=True`` promises that no work still queued writes the weights, so
 that kernels may fetch them early.
 
-The functions below wrap ``torch.ops.sluice.*``, which have ``.out`` forms besides (without autograd).
+The functions below wrap ``torch.ops.sluice.*``, which have ``.out`` forms besides. Of those, only
+``gate_up_save``, ``mlp_save``, ``down`` and ``gate_mul`` are differentiable: Torch's registration of a
+Python backward costs every call of an operator some 6 us of the host.
 Importing this module loads them; ``ImportError`` says what is missing.
 """
 
@@ -42,7 +47,7 @@ from sluice.capi import library_folder
 from sluice.gate import Gate
 
 OPERATORS = (
-    "gate_up", "gate_up_save", "down", "mlp", "mlp_save", "gate_mul", "gate_mul_grad",
+    "gate_up", "gate_up_save", "down", "mlp", "mlp_save", "norm_mlp", "gate_mul", "gate_mul_grad",
     "gate_up_grad", "mlp_grad",
 )  # fmt: skip
 _SILU = Gate()
@@ -86,6 +91,12 @@ def _fresh(like: Tensor) -> Tensor:
     return like.new_empty(like.shape)
 
 
+def _saved(x: Tensor, w_gate: Tensor, recompute: bool) -> tuple[Tensor, Tensor]:
+    """g and u, or nothing of them."""
+    width = _hidden(w_gate)
+    return tuple(x.new_empty(0) if recompute else _wide(x, width) for _ in range(2))
+
+
 def _register_fakes() -> None:
     fake = torch.library.register_fake
 
@@ -94,8 +105,8 @@ def _register_fakes() -> None:
         return _wide(x, _hidden(w_gate))
 
     @fake("sluice::gate_up_save")
-    def _(x, w_gate, w_up, *_args, **_kwargs):  # type: ignore[no-untyped-def]
-        return tuple(_wide(x, _hidden(w_gate)) for _ in range(3))
+    def _(x, w_gate, w_up, *_args, recompute=False, **_kwargs):  # type: ignore[no-untyped-def]
+        return _wide(x, _hidden(w_gate)), *_saved(x, w_gate, recompute)
 
     @fake("sluice::down")
     def _(h, w_down, *_args, **_kwargs):  # type: ignore[no-untyped-def]
@@ -106,8 +117,14 @@ def _register_fakes() -> None:
         return _fresh(x)
 
     @fake("sluice::mlp_save")
-    def _(x, w_gate, *_args, **_kwargs):  # type: ignore[no-untyped-def]
-        return _fresh(x), _wide(x, _hidden(w_gate)), _wide(x, _hidden(w_gate))
+    def _(x, w_gate, *_args, recompute=False, **_kwargs):  # type: ignore[no-untyped-def]
+        return _fresh(x), *_saved(x, w_gate, recompute)
+
+    @fake("sluice::norm_mlp")
+    def _(  # type: ignore[no-untyped-def]
+        x, norm_weight, w_gate, w_up, w_down, x_residual=None, *_args, **_kwargs
+    ):
+        return _fresh(x), x.new_empty(0) if x_residual is None else _fresh(x)
 
     @fake("sluice::gate_mul")
     def _(g, *_args, **_kwargs):  # type: ignore[no-untyped-def]
@@ -163,14 +180,19 @@ def _needed(ctx: Any) -> tuple[bool, ...]:
     return _padded(ctx.needs_input_grad, ctx.count, False)
 
 
-def _gate_up_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save(ctx: Any, tensors: tuple[Any, ...], recompute: bool, output: Any) -> None:
+    """Keeps the inputs, and g and u, the results behind the first, where there are any."""
+    _, *saved = output
+    ctx.mark_non_differentiable(*saved)
+    ctx.save_for_backward(*tensors, *(() if recompute else saved))
+
+
+def _gate_up_setup(
+    ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any
+) -> None:
     x, w_gate, w_up, b_gate, b_up, *gate = inputs
-    ctx.gate, ctx.count = gate[:6], len(inputs)
-    saved: tuple[Tensor, ...] = ()
-    if isinstance(output, tuple):
-        saved = output[1:]
-        ctx.mark_non_differentiable(*saved)
-    ctx.save_for_backward(x, w_gate, w_up, b_gate, b_up, *saved)
+    ctx.gate, ctx.count = gate, len(inputs)
+    _save(ctx, (x, w_gate, w_up, b_gate, b_up), keyword_only_inputs["recompute"], output)
 
 
 def _gate_up_backward(ctx: Any, dh: Tensor, *_unused: Tensor) -> tuple[Tensor | None, ...]:
@@ -212,14 +234,13 @@ def _down_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
-def _mlp_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _mlp_setup(
+    ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any
+) -> None:
     x, w_gate, w_up, w_down, b_gate, b_up, _b_down, _residual, *gate = inputs
-    ctx.gate, ctx.count = gate[:6], len(inputs)
-    saved: tuple[Tensor, ...] = ()
-    if isinstance(output, tuple):
-        saved = output[1:]
-        ctx.mark_non_differentiable(*saved)
-    ctx.save_for_backward(x, w_gate, w_up, w_down, b_gate, b_up, *saved)
+    ctx.gate, ctx.count = gate, len(inputs)
+    tensors = (x, w_gate, w_up, w_down, b_gate, b_up)
+    _save(ctx, tensors, keyword_only_inputs["recompute"], output)
 
 
 def _mlp_backward(ctx: Any, dy: Tensor, *_unused: Tensor) -> tuple[Tensor | None, ...]:
@@ -248,14 +269,13 @@ def _gate_mul_backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _register_autograd() -> None:
-    for names, backward, setup in (
-        (("gate_up", "gate_up_save"), _gate_up_backward, _gate_up_setup),
-        (("down",), _down_backward, _down_setup),
-        (("mlp", "mlp_save"), _mlp_backward, _mlp_setup),
-        (("gate_mul",), _gate_mul_backward, _gate_mul_setup),
+    for name, backward, setup in (
+        ("gate_up_save", _gate_up_backward, _gate_up_setup),
+        ("down", _down_backward, _down_setup),
+        ("mlp_save", _mlp_backward, _mlp_setup),
+        ("gate_mul", _gate_mul_backward, _gate_mul_setup),
     ):
-        for name in names:
-            torch.library.register_autograd(f"sluice::{name}", backward, setup_context=setup)
+        torch.library.register_autograd(f"sluice::{name}", backward, setup_context=setup)
 
 
 _register_fakes()
@@ -276,8 +296,8 @@ def gate_up(
 ) -> Tensor:  # fmt: skip
     """``h = act(x @ w_gate.T + b_gate) * (x @ w_up.T + b_up)``: x [.., D] -> h [.., H]."""
     arguments = (x, w_gate, w_up, b_gate, b_up, *gate.arguments)
-    if not recompute and _wants_gradient(x, w_gate, w_up, b_gate, b_up):
-        return _ops.gate_up_save(*arguments)[0]
+    if _wants_gradient(x, w_gate, w_up, b_gate, b_up):
+        return _ops.gate_up_save(*arguments, recompute=recompute)[0]
     return _ops.gate_up(*arguments, weights_static)
 
 
@@ -296,9 +316,35 @@ def mlp(
 ) -> Tensor:  # fmt: skip
     """``y = down(gate_up(x))``: x [.., D] -> y [.., D]."""
     arguments = (x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, *gate.arguments)
-    if not recompute and _wants_gradient(x, w_gate, w_up, w_down, b_gate, b_up, b_down):
-        return _ops.mlp_save(*arguments)[0]
+    if _wants_gradient(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual):
+        return _ops.mlp_save(*arguments, recompute=recompute)[0]
     return _ops.mlp(*arguments, weights_static)
+
+
+def norm_mlp(
+    x: Tensor, norm_weight: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor,
+    x_residual: Tensor | None = None, b_gate: Tensor | None = None, b_up: Tensor | None = None,
+    b_down: Tensor | None = None, *, eps: float = 1e-6, weight_offset: float = 0.0,
+    add_sum: bool = False, gate: Gate = _SILU, recompute: bool = False,
+    weights_static: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``r = x + x_residual``, ``n = r / sqrt(mean(r^2) + eps) * (norm_weight + weight_offset)``,
+    ``y = mlp(n)``, plus r with ``add_sum``: x [.., D] -> y, r [.., D]. Without ``x_residual`` r is x.
+
+    norm_weight [D] in the weights' type; x_residual has x's strides. r and n are rounded to x's type.
+    """
+    tensors = (x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down)
+    if not _wants_gradient(*tensors):
+        y, r = _ops.norm_mlp(*tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static)
+        return y, x if x_residual is None else r
+    r = x if x_residual is None else x + x_residual
+    wide = torch.promote_types(r.dtype, torch.float32)
+    scale = norm_weight.to(wide) + weight_offset
+    n = torch.nn.functional.rms_norm(r.to(wide), scale.shape, scale, eps).to(r.dtype)
+    return mlp(
+        n, w_gate, w_up, w_down, b_gate, b_up, b_down, r if add_sum else None, gate=gate,
+        recompute=recompute, weights_static=weights_static,
+    ), r  # fmt: skip
 
 
 def gate_mul(g: Tensor, u: Tensor, *, gate: Gate = _SILU) -> Tensor:
