@@ -93,13 +93,12 @@ DeviceGuard::DeviceGuard(int ordinal) noexcept {
     status_ = cuda_error(code, "cudaGetDevice");
     return;
   }
-  // Also where it is current: a thread that has called nothing yet has device 0 but no context, and
-  // tensor maps are encoded by the driver, which wants one.
+  if (current == ordinal) return;
   if (const cudaError_t code = cudaSetDevice(ordinal); code != cudaSuccess) {
     status_ = cuda_error(code, "cudaSetDevice");
     return;
   }
-  if (current != ordinal) previous_ = current;
+  previous_ = current;
 }
 
 DeviceGuard::~DeviceGuard() {

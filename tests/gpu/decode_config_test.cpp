@@ -210,7 +210,7 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
   EXPECT_EQ(chosen("64x4096x14336:mlp", h200()),
             "cuda.sm90_decode_chain sm90.decode_chain.mlp.t64r64k256s3+r64k256s3x2");
   EXPECT_EQ(chosen("1x4096x14336:mlp:norm", h200()),
-            "cuda.sm90_decode sm90.decode.mlp.t8r64k256s5");
+            "cuda.sm90_decode_chain_norm sm90.decode_chain.mlp.t8r64k256s5");
   EXPECT_EQ(chosen("9x4096x14336:gate_up:fp16", h200()),
             "cuda.sm90_decode sm90.decode.gate_up.t16r64k256s5");
   EXPECT_EQ(chosen("64x4096x14336:down", h200()),

@@ -184,6 +184,7 @@ def _save(ctx: Any, tensors: tuple[Any, ...], recompute: bool, output: Any) -> N
     """Keeps the inputs, and g and u, the results behind the first, where there are any."""
     _, *saved = output
     ctx.mark_non_differentiable(*saved)
+    ctx.set_materialize_grads(False)  # else zeros of g's and u's size are made for each
     ctx.save_for_backward(*tensors, *(() if recompute else saved))
 
 
@@ -195,7 +196,9 @@ def _gate_up_setup(
     _save(ctx, (x, w_gate, w_up, b_gate, b_up), keyword_only_inputs["recompute"], output)
 
 
-def _gate_up_backward(ctx: Any, dh: Tensor, *_unused: Tensor) -> tuple[Tensor | None, ...]:
+def _gate_up_backward(ctx: Any, dh: Tensor | None, *_unused: None) -> tuple[Tensor | None, ...]:
+    if dh is None:
+        return _padded((), ctx.count)
     x, w_gate, w_up, b_gate, b_up, *saved = ctx.saved_tensors
     g, u = saved or _ops.gate_up_save(x, w_gate, w_up, b_gate, b_up, *ctx.gate)[1:]
     dg, du = (_rows(t) for t in _ops.gate_mul_grad(dh.contiguous(), g, u, *ctx.gate))
@@ -243,7 +246,9 @@ def _mlp_setup(
     _save(ctx, tensors, keyword_only_inputs["recompute"], output)
 
 
-def _mlp_backward(ctx: Any, dy: Tensor, *_unused: Tensor) -> tuple[Tensor | None, ...]:
+def _mlp_backward(ctx: Any, dy: Tensor | None, *_unused: None) -> tuple[Tensor | None, ...]:
+    if dy is None:
+        return _padded((), ctx.count)
     x, w_gate, w_up, w_down, b_gate, b_up, *saved = ctx.saved_tensors
     needed = _needed(ctx)
     dx, dw_gate, dw_up, dw_down, db_gate, db_up, db_down = _ops.mlp_grad(
@@ -282,7 +287,7 @@ _register_fakes()
 _register_autograd()
 
 
-# --- the functions
+# --- the functions. They name the overload: to look for the one that fits costs 3 us of the host.
 
 
 def _wants_gradient(*tensors: Tensor | None) -> bool:
@@ -297,8 +302,8 @@ def gate_up(
     """``h = act(x @ w_gate.T + b_gate) * (x @ w_up.T + b_up)``: x [.., D] -> h [.., H]."""
     arguments = (x, w_gate, w_up, b_gate, b_up, *gate.arguments)
     if _wants_gradient(x, w_gate, w_up, b_gate, b_up):
-        return _ops.gate_up_save(*arguments, recompute=recompute)[0]
-    return _ops.gate_up(*arguments, weights_static)
+        return _ops.gate_up_save.default(*arguments, recompute=recompute)[0]
+    return _ops.gate_up.default(*arguments, weights_static)
 
 
 def down(
@@ -306,7 +311,7 @@ def down(
     weights_static: bool = False,
 ) -> Tensor:  # fmt: skip
     """``y = h @ w_down.T + b_down + residual``: h [.., H] -> y [.., D]."""
-    return _ops.down(h, w_down, b_down, residual, weights_static)
+    return _ops.down.default(h, w_down, b_down, residual, weights_static)
 
 
 def mlp(
@@ -317,8 +322,8 @@ def mlp(
     """``y = down(gate_up(x))``: x [.., D] -> y [.., D]."""
     arguments = (x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, *gate.arguments)
     if _wants_gradient(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual):
-        return _ops.mlp_save(*arguments, recompute=recompute)[0]
-    return _ops.mlp(*arguments, weights_static)
+        return _ops.mlp_save.default(*arguments, recompute=recompute)[0]
+    return _ops.mlp.default(*arguments, weights_static)
 
 
 def norm_mlp(
@@ -335,7 +340,7 @@ def norm_mlp(
     """
     tensors = (x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down)
     if not _wants_gradient(*tensors):
-        y, r = _ops.norm_mlp(*tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static)
+        y, r = _ops.norm_mlp.default(*tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static)
         return y, x if x_residual is None else r
     r = x if x_residual is None else x + x_residual
     wide = torch.promote_types(r.dtype, torch.float32)
@@ -349,4 +354,4 @@ def norm_mlp(
 
 def gate_mul(g: Tensor, u: Tensor, *, gate: Gate = _SILU) -> Tensor:
     """``h = act(g) * u``: g, u [.., H] -> h [.., H]. g and u may be halves of one buffer."""
-    return _ops.gate_mul(g, u, *gate.arguments)
+    return _ops.gate_mul.default(g, u, *gate.arguments)
