@@ -57,6 +57,9 @@ ROW: dict[str, tuple[str, bool]] = {
 }
 OPTIONAL_ROW: dict[str, tuple[str, bool]] = {
     "baseline_extra_bytes": (COUNT, True),
+    "baseline_config": (TEXT, True),
+    "baseline_rel_err": (NUMBER, True),
+    "policy": (TEXT, False),
     "batch": (COUNT, True),
     "tokens_per_s": (NUMBER, True),
     "baseline_tokens_per_s": (NUMBER, True),
@@ -69,8 +72,8 @@ WORDS = {
     ),
     "pass": set("fwd bwd full decode prefill".split()),
     "baseline": set(
-        "cublaslt+act cublaslt_gemm cublaslt_chain own_unfused quack liger triton torch_eager "
-        "torch_compile onednn openblas ggml hf_eager vllm sglang".split()
+        "cublaslt+act cublaslt_gemm cublaslt_chain own_unfused quack liger liger_tiled triton "
+        "torch_eager torch_compile onednn openblas ggml hf_eager vllm sglang".split()
     ),
 }
 
