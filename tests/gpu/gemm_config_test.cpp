@@ -201,9 +201,9 @@ TEST(GemmConfig, GoldenChoicesOfDown) {
 
 TEST(GemmConfig, GoldenChoicesOfGateUpGrad) {
   EXPECT_EQ(best(gate_up_grad(1, 4096, 14336)), "pp128x128c1g16");
-  EXPECT_EQ(best(gate_up_grad(4096, 4096, 14336)), "pp128x128c2g8");
-  EXPECT_EQ(best(gate_up_grad(8192, 4096, 14336)), "pp128x128c2g8");
-  EXPECT_EQ(best(gate_up_grad(8192, 8192, 28672)), "pp128x128c2g8");
+  EXPECT_EQ(best(gate_up_grad(4096, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up_grad(8192, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up_grad(8192, 8192, 28672)), "pp128x192c2g8");
 }
 
 TEST(GemmConfig, OutBoxesFillTheTileAndASwizzleSpan) {
@@ -240,7 +240,7 @@ TEST(CudaSm90, IsChosenOnHopper) {
     EXPECT_EQ(chosen("512x4096x14336:down"), "cuda.sm90 sm90.down.pp128x128c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 sm90.gate_up_grad.pp128x128c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),
-              "cuda.sm90 sm90.mlp_grad.pp128x128c2g8+pp128x192c2g8");
+              "cuda.sm90 sm90.mlp_grad.pp128x192c2g8+pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp"), "cuda.sm90 sm90.mlp.pp128x192c2g8+pp128x192c2g8");
   }
   for (const std::string text :

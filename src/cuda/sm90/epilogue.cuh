@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/ldmatrix.cuh"
 #include "cuda/ptx/stmatrix.cuh"
 #include "cuda/sm90/gemm_params.hpp"
 #include "cuda/tile/activation.cuh"
@@ -96,9 +97,7 @@ template <class Cfg>
 __device__ __forceinline__ void gate_rows(const GemmParams& p, char* out, int row0,
                                           const float (&d)[Cfg::kTileN / 2]) {
   const bool swap = p.up_first != 0;
-  tile::with_activation(p.gate.activation, [&](auto activation) {
-    Gate gate = p.gate;
-    gate.activation = activation;
+  tile::with_epilogue_gate(p.gate, [&](const Gate& gate) {
     store_rows<Cfg>(out, row0, [&](int c, int i) {
       const float a0 = d[8 * c + 2 * i], a1 = d[8 * c + 2 * i + 1];
       const float b0 = d[8 * c + 4 + 2 * i], b1 = d[8 * c + 4 + 2 * i + 1];
@@ -108,46 +107,56 @@ __device__ __forceinline__ void gate_rows(const GemmParams& p, char* out, int ro
   });
 }
 
-// From dh in d, and g and u in the tiles that `g` and `u` point to: dg and du in their places, h in
-// d. 64 rows from `row0`. Each thread reads and writes its own elements alone: two of a row, and
-// the eight rows of a warp lie in different banks under the swizzle.
+// From dh in d, and a slice of 64 columns of g and behind it of u in shared memory: dg and du in
+// their places, h in d. 64 rows from `row0`. A warp reads and writes its own 16 rows alone, 8
+// columns of both at a time. NOTE: ptxas has few registers beside 192 accumulators. Sixteen columns
+// at a time, or h already rounded in half of d, spill accumulators in the product's loop.
 template <class Cfg>
-__device__ __forceinline__ void grad_rows(const GemmParams& p, char* g, char* u, int row0,
+__device__ __forceinline__ void grad_rows(const GemmParams& p, char* g_u, int row0, int slice,
                                           float (&d)[Cfg::kTileN / 2]) {
   using Element = typename Cfg::Element;
+  constexpr int kChunks = kColumnBox / 8;
   const int lane = threadIdx.x % 32;
-  const int first_row = row0 + threadIdx.x % 128 / 32 * 16 + lane / 4;
-  tile::with_activation(p.gate.activation, [&](auto activation) {
-    Gate gate = p.gate;
-    gate.activation = activation;
+  const int row = row0 + threadIdx.x % 128 / 32 * 16 + lane % 16;
+  char* lines = g_u + lane / 16 * Cfg::kSliceBytes;
+  tile::with_epilogue_gate(p.gate, [&](const Gate& gate) {
 #pragma unroll
-    for (int c = 0; c < Cfg::kOutCols / 8; ++c) {
+    for (int c = 0; c < kChunks; ++c) {
+      char* at = lines + out_offset<Cfg>(row, c);
+      std::uint32_t words[4];  // g of rows i = 0, 1, then u
+      ptx::ldmatrix_x4(words, ptx::shared_address(at));
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int at = out_offset<Cfg>(first_row + 8 * i, c) + lane % 4 * 4;
-        auto& g_word = *reinterpret_cast<std::uint32_t*>(g + at);
-        auto& u_word = *reinterpret_cast<std::uint32_t*>(u + at);
-        const Pair g_pair = unpack<Element>(g_word);
-        const Pair u_pair = unpack<Element>(u_word);
-        float& lo = d[4 * c + 2 * i];
-        float& hi = d[4 * c + 2 * i + 1];
-        const auto first = math::gate_mul_grad(gate, g_pair.lo, u_pair.lo, lo);
-        const auto second = math::gate_mul_grad(gate, g_pair.hi, u_pair.hi, hi);
-        g_word = pack<Element>({first.dg, second.dg});
-        u_word = pack<Element>({first.du, second.du});
-        lo = first.h;
-        hi = second.h;
+        float* sums = d + 4 * (kChunks * slice + c) + 2 * i;
+        const Pair g = unpack<Element>(words[i]);
+        const Pair u = unpack<Element>(words[2 + i]);
+        const auto lo = math::gate_mul_grad(gate, g.lo, u.lo, sums[0]);
+        const auto hi = math::gate_mul_grad(gate, g.hi, u.hi, sums[1]);
+        words[i] = pack<Element>({lo.dg, hi.dg});
+        words[2 + i] = pack<Element>({lo.du, hi.du});
+        sums[0] = lo.h;
+        sums[1] = hi.h;
       }
+      ptx::stmatrix_x4(at, words[0], words[1], words[2], words[3]);
     }
   });
 }
 
-// What is in d, 64 rows.
+// The h that grad_rows() left in d: a slice of 64 rows.
 template <class Cfg>
-__device__ __forceinline__ void sum_rows(char* out, int row0, const float (&d)[Cfg::kTileN / 2]) {
-  store_rows<Cfg>(out, row0, [&](int c, int i) {
-    return Pair{d[4 * c + 2 * i], d[4 * c + 2 * i + 1]};
-  });
+__device__ __forceinline__ void grad_h_rows(char* out, int row0, int slice,
+                                            const float (&d)[Cfg::kTileN / 2]) {
+  using Element = typename Cfg::Element;
+  constexpr int kChunks = kColumnBox / 8;
+  const int lane = threadIdx.x % 32;
+  const int row = row0 + threadIdx.x % 128 / 32 * 16 + lane % 16;
+#pragma unroll
+  for (int c = 0; c < kChunks; c += 2) {
+    const float* h = d + 4 * (kChunks * slice + c);
+    ptx::stmatrix_x4(out + out_offset<Cfg>(row, c + lane / 16), pack<Element>({h[0], h[1]}),
+                     pack<Element>({h[2], h[3]}), pack<Element>({h[4], h[5]}),
+                     pack<Element>({h[6], h[7]}));
+  }
 }
 
 // 64 rows of a weight's gradient to memory, pairs of columns: four lanes fill a sector of fp32.

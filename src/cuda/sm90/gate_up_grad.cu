@@ -15,7 +15,7 @@ template <class Element>
 Status launch_typed(const GemmLaunch& launch, GemmParams& params) noexcept {
   const Tiling& t = launch.tiling;
   if (t.pingpong && t.tile_n == 192 && t.cluster == 2) {
-    return launch_tile<Element, 192, 3, 2>(launch, params);
+    return launch_tile<Element, 192, 4, 2>(launch, params);
   }
   if (t.pingpong && t.tile_n == 128) {
     return t.cluster == 2 ? launch_tile<Element, 128, 5, 2>(launch, params)

@@ -11,18 +11,18 @@
 //   stores cooperative  both consumers share a 128 x N tile, 64 rows each
 // shared memory
 //   stages x { A: 128 x 64, B: N x 64; transposed 64 x 128, 64 x N } elements, 128-byte swizzle |
-//   out tile, of gate_up_grad two: g, then dg and h; u, then du | mbarriers
+//   out tile; of gate_up_grad two slots of 128 x 64 { g, then dg, then h; u, then du } | mbarriers
 // mbarriers, per stage
 //   full[s]   1 arrival (the producer's expect_tx) and the stage's bytes; consumers wait
 //   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
 //             stage; producers wait, since each writes half of B into both CTAs
 // mbarriers of gate_up_grad
-//   inputs[w] 1 arrival (a leader's expect_tx) and the bytes of a tile of g and u; consumer w waits
+//   inputs[s] 1 arrival (a leader's expect_tx) and the bytes of a slice of g and u in slot s; the
+//             consumer whose turn it is waits
 // named barriers (bar.sync / bar.arrive)
 //   1 + w     the 128 threads of consumer w
 //   3 + w     256: "the tensor cores are yours", from the other consumer to w (pingpong)
-//   5 + w     256: "the out tile is yours", from the other consumer to w (pingpong, not
-//   gate_up_grad)
+//   5 + w     256: "the out tile, or the slots, are yours", from the other consumer to w (pingpong)
 #pragma once
 
 #include <cuda.h>
@@ -65,12 +65,13 @@ struct Smem {
   __device__ char* b(int stage) const { return a(stage) + Cfg::kABytes; }
   __device__ char* out() const { return base + Cfg::kStages * Cfg::kStageBytes; }
   __device__ std::uint64_t& full(int stage) const {
-    return reinterpret_cast<std::uint64_t*>(out() + Cfg::kOutTiles * Cfg::kOutTileBytes)[stage];
+    return reinterpret_cast<std::uint64_t*>(out() + Cfg::kOutBytes)[stage];
   }
   __device__ std::uint64_t& empty(int stage) const { return full(Cfg::kStages + stage); }
-  __device__ char* g() const { return out(); }
-  __device__ char* u() const { return out() + Cfg::kOutTileBytes; }
-  __device__ std::uint64_t& inputs(int consumer) const { return full(2 * Cfg::kStages + consumer); }
+  // Of gate_up_grad.
+  __device__ char* g(int slot) const { return out() + 2 * slot * Cfg::kSliceBytes; }
+  __device__ char* u(int slot) const { return g(slot) + Cfg::kSliceBytes; }
+  __device__ std::uint64_t& inputs(int slot) const { return full(2 * Cfg::kStages + slot); }
 };
 
 template <class Cfg>
@@ -240,17 +241,20 @@ constexpr int kOwnBarrier = 1;      // + consumer
 constexpr int kTensorBarrier = 3;   // + consumer
 constexpr int kOutTileBarrier = 5;  // + consumer
 
-// Hands a finished out tile to TMA, which clips a box at the matrix's edge. Boxes wholly outside
+// Hands a box of a finished tile to TMA, which clips it at the matrix's edge. Boxes wholly outside
 // are left out.
+__device__ __forceinline__ void store_box(const GemmParams& p, const CUtensorMap& map,
+                                          const char* box, int col, int row) {
+  if (col < p.n && row < p.m) ptx::tensor_store_2d(map, box, col, row);
+}
+
 template <class Cfg>
 __device__ __forceinline__ void store_tile(const GemmParams& p, const CUtensorMap& map,
                                            const char* out, Tile tile, int m0) {
 #pragma unroll
   for (int box = 0; box < Cfg::kOutCols / Cfg::kOutBoxCols; ++box) {
-    const int col = tile.n * Cfg::kOutCols + box * Cfg::kOutBoxCols;
-    if (col < p.n && m0 < p.m) {
-      ptx::tensor_store_2d(map, out + box * Cfg::kOutBoxRows * Cfg::kOutBoxCols * 2, col, m0);
-    }
+    store_box(p, map, out + box * Cfg::kOutBoxRows * Cfg::kOutBoxCols * 2,
+              tile.n * Cfg::kOutCols + box * Cfg::kOutBoxCols, m0);
   }
   ptx::bulk_commit();
 }
@@ -352,59 +356,84 @@ __device__ __forceinline__ void consume_cooperative(const GemmParams& p, const S
   if (threadIdx.x % 128 == 0) ptx::bulk_wait();
 }
 
-// Fetches tile t of g and u for the consumer whose turn it is. One thread, behind the stores that
-// read the tiles before.
+// Fetches a slice of g and u into its slot. One thread, behind the stores that read the slot
+// before. Slices are counted over all turns of the CTA.
 template <class Cfg>
-__device__ __forceinline__ void fetch_inputs(const GemmParams& p, const Smem<Cfg>& smem,
-                                             int consumer, int t, int rank) {
+__device__ __forceinline__ void fetch_slice(const GemmParams& p, const Smem<Cfg>& smem, int slice,
+                                            int rank) {
+  const int turn = slice / Cfg::kSlices;
+  const int t = static_cast<int>((blockIdx.x + turn * gridDim.x) / Cfg::kCluster);
   if (t >= p.order.tiles) return;
   const Tile tile = tile_at(p.order, t);
-  std::uint64_t& full = smem.inputs(consumer);
-  ptx::mbarrier_arrive_expect_bytes(full, 2 * Cfg::kOutTileBytes);
-#pragma unroll
-  for (int box = 0; box < Cfg::kOutCols / Cfg::kOutBoxCols; ++box) {
-    const std::int32_t at[5] = {tile.n * Cfg::kOutCols + box * Cfg::kOutBoxCols,
-                                first_row<Cfg>(tile, rank)};
-    constexpr int kBoxBytes = Cfg::kOutBoxRows * Cfg::kOutBoxCols * 2;
-    ptx::tensor_copy<1, 2>(smem.g() + box * kBoxBytes, p.g, at, full);
-    ptx::tensor_copy<1, 2>(smem.u() + box * kBoxBytes, p.u, at, full);
-  }
+  const int slot = slice % Cfg::kSlots;
+  std::uint64_t& full = smem.inputs(slot);
+  ptx::mbarrier_arrive_expect_bytes(full, 2 * Cfg::kSliceBytes);
+  const std::int32_t at[5] = {tile.n * Cfg::kOutCols + slice % Cfg::kSlices * kColumnBox,
+                              first_row<Cfg>(tile, rank)};
+  ptx::tensor_copy<1, 2>(smem.g(slot), p.g, at, full);
+  ptx::tensor_copy<1, 2>(smem.u(slot), p.u, at, full);
 }
 
-// gate_up_grad. The two tiles pass from consumer to consumer with their next contents: whoever's
-// stores have read them fetches g and u for the other's turn.
+// One slice of a tile: dg and du over g and u, then h over dg, each stored by TMA. Then the slot is
+// fetched anew, which whoever comes to it next waits for.
 template <class Cfg>
-__device__ __forceinline__ void consume_gate_grad(const GemmParams& p, const Smem<Cfg>& smem,
-                                                  int consumer, int rank) {
+__device__ __forceinline__ void put_slice(const GemmParams& p, const Smem<Cfg>& smem, int consumer,
+                                          int rank, Tile tile, int turn, int in_tile,
+                                          float (&d)[2][Cfg::kTileN / 2]) {
   const bool leader = threadIdx.x % 128 == 0;
-  const int step = gridDim.x / Cfg::kCluster;
-  if (consumer == 0 && leader) {
-    fetch_inputs<Cfg>(p, smem, 0, static_cast<int>(blockIdx.x) / Cfg::kCluster, rank);
+  const int slice = turn * Cfg::kSlices + in_tile;
+  const int slot = slice % Cfg::kSlots;
+  const int col = tile.n * Cfg::kOutCols + in_tile * kColumnBox;
+  const int m0 = first_row<Cfg>(tile, rank);
+  ptx::mbarrier_wait(smem.inputs(slot), slice / Cfg::kSlots & 1);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    grad_rows<Cfg>(p, smem.g(slot), 64 * half, in_tile, d[half]);
   }
-  pingpong<Cfg>(p, smem, consumer, [&](int turn, int t, float(&d)[2][Cfg::kTileN / 2]) {
-    const Tile tile = tile_at(p.order, t);
-    const int m0 = first_row<Cfg>(tile, rank);
-    ptx::mbarrier_wait(smem.inputs(consumer), (turn / 2) & 1);
+  ptx::fence_shared_for_async();
+  ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
+  if (leader) {
+    store_box(p, p.dg, smem.g(slot), col, m0);
+    store_box(p, p.du, smem.u(slot), col, m0);
+    ptx::bulk_commit();
+  }
+  if (p.writes_h != 0) {
+    if (leader) ptx::bulk_wait_read();
+    ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      grad_rows<Cfg>(p, smem.g(), smem.u(), 64 * half, d[half]);
+      grad_h_rows<Cfg>(smem.g(slot), 64 * half, in_tile, d[half]);
     }
     ptx::fence_shared_for_async();
     ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
     if (leader) {
-      store_tile<Cfg>(p, p.dg, smem.g(), tile, m0);
-      store_tile<Cfg>(p, p.du, smem.u(), tile, m0);
+      store_box(p, p.out, smem.g(slot), col, m0);
+      ptx::bulk_commit();
     }
-    if (p.writes_h != 0) {
-      put_tile<Cfg>(p, p.out, smem.g(), tile, m0, consumer, [&] {
+  }
+  if (leader) {
+    ptx::bulk_wait_read();
+    fetch_slice<Cfg>(p, smem, slice + Cfg::kSlots, rank);
+  }
+}
+
+// gate_up_grad. The slots pass from consumer to consumer with their next contents.
+template <class Cfg>
+__device__ __forceinline__ void consume_gate_grad(const GemmParams& p, const Smem<Cfg>& smem,
+                                                  int consumer, int rank) {
+  const bool leader = threadIdx.x % 128 == 0;
+  if (consumer == 0 && leader) {
+    for (int slot = 0; slot < Cfg::kSlots; ++slot) fetch_slice<Cfg>(p, smem, slot, rank);
+  }
+  if (consumer == 1) ptx::named_barrier_arrive(kOutTileBarrier + 0, 256);
+  pingpong<Cfg>(p, smem, consumer, [&](int turn, int t, float(&d)[2][Cfg::kTileN / 2]) {
+    const Tile tile = tile_at(p.order, t);
+    ptx::named_barrier_sync(kOutTileBarrier + consumer, 256);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) sum_rows<Cfg>(smem.g(), 64 * half, d[half]);
-      });
+    for (int i = 0; i < Cfg::kSlices; ++i) {
+      put_slice<Cfg>(p, smem, consumer, rank, tile, turn, i, d);
     }
-    if (leader) {
-      ptx::bulk_wait_read();
-      fetch_inputs<Cfg>(p, smem, consumer ^ 1, t + step, rank);
-    }
+    ptx::named_barrier_arrive(kOutTileBarrier + (consumer ^ 1), 256);
   });
   if (leader) ptx::bulk_wait();
 }
@@ -435,7 +464,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
       ptx::mbarrier_init(smem.empty(s), Cfg::kCluster * (Cfg::kPingpong ? 1 : 2));
     }
     if constexpr (Cfg::kGateGrad) {
-      for (int consumer = 0; consumer < 2; ++consumer) ptx::mbarrier_init(smem.inputs(consumer), 1);
+      for (int slot = 0; slot < Cfg::kSlots; ++slot) ptx::mbarrier_init(smem.inputs(slot), 1);
     }
     ptx::fence_mbarrier_init();
   }

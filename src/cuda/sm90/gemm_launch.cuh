@@ -33,10 +33,16 @@ struct GemmConfig {
   static constexpr int kOutBoxCols = kOutCols % 64 == 0 ? 64 : kOutCols % 32 == 0 ? 32 : 16;
   static constexpr int kOutBoxRows = kPingpong ? kTileM : kTileM / 2;
   static constexpr int kOutTileBytes = kTileM * kOutCols * 2;
-  static constexpr int kOutTiles = kFromRegisters ? 0 : kGateGrad ? 2 : 1;  // 2: g, u; dg, du
-  static constexpr int kBarriers = 2 * kStages + (kGateGrad ? 2 : 0);
-  static constexpr int kSmemBytes = 1024 + kStages * kStageBytes + kOutTiles * kOutTileBytes +
-                                    kBarriers * 8;  // 1024: to align the base
+  // gate_up_grad's tiles come and go by slices of 64 columns; a slot holds one of g and one of u.
+  static constexpr int kSlices = kTileN / kColumnBox;
+  static constexpr int kSlots = 2;
+  static constexpr int kSliceBytes = kTileM * kColumnBox * 2;
+  static constexpr int kOutBytes = kFromRegisters ? 0
+                                   : kGateGrad    ? 2 * kSlots * kSliceBytes
+                                                  : kOutTileBytes;
+  static constexpr int kBarriers = 2 * kStages + (kGateGrad ? kSlots : 0);
+  static constexpr int kSmemBytes =
+      1024 + kStages * kStageBytes + kOutBytes + kBarriers * 8;  // 1024: to align the base
 };
 
 template <class Cfg>

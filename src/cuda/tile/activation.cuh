@@ -34,20 +34,44 @@ __device__ __forceinline__ void with_activation(Activation activation, const F& 
   }
 }
 
+/// Every parameter at its default, for the compiler to fold: u + -0.0 is u, u + 0.0 is not.
+__device__ __forceinline__ Gate plain_gate(Activation activation) {
+  Gate gate;
+  gate.activation = activation;
+  gate.up_offset = -0.0F;
+  return gate;
+}
+
 /// Calls f with the gate: its activation constant, and with `plain` (every other parameter is the
 /// default) those too, so that clamps and multiplications by 1 cost nothing.
 template <class F>
 __device__ __forceinline__ void with_gate(const Gate& gate, bool plain, const F& f) {
   with_activation(gate.activation, [&](auto activation) {
     if (plain) {
-      Gate defaults;
-      defaults.activation = activation;
-      f(defaults);
+      f(plain_gate(activation));
     } else {
       Gate general = gate;
       general.activation = activation;
       f(general);
     }
+  });
+}
+
+/// Calls f with the gate for an epilogue beside running tensor cores, where instructions cost their
+/// time: plain silu, what most models use, as a constant; else the activation alone, so that one
+/// more branch is compiled and not six.
+template <class F>
+__device__ __forceinline__ void with_epilogue_gate(const Gate& gate, const F& f) {
+  const bool plain = gate.alpha == 1.0F && isinf(gate.limit) && gate.up_offset == 0.0F &&
+                     gate.gate_multiplier == 1.0F && gate.output_multiplier == 1.0F;
+  if (plain && gate.activation == Activation::kSilu) {
+    f(plain_gate(Activation::kSilu));
+    return;
+  }
+  with_activation(gate.activation, [&](auto activation) {
+    Gate general = gate;
+    general.activation = activation;
+    f(general);
   });
 }
 
