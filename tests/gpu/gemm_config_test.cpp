@@ -238,7 +238,7 @@ TEST(CudaSm90, IsChosenOnHopper) {
     };
     EXPECT_EQ(chosen("512x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x128c2g8");
     EXPECT_EQ(chosen("512x4096x14336:down"), "cuda.sm90 sm90.down.pp128x128c2g8");
-    EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 sm90.gate_up_grad.pp128x128c2g8");
+    EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 sm90.gate_up_grad.pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),
               "cuda.sm90 sm90.mlp_grad.pp128x192c2g8+pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp"), "cuda.sm90 sm90.mlp.pp128x192c2g8+pp128x192c2g8");
