@@ -24,6 +24,7 @@ from typing import Any, Callable
 import torch
 
 DTYPES = {"bf16": (0, torch.bfloat16), "fp16": (1, torch.float16), "fp32": (2, torch.float32)}
+CEILINGS = ("read_tbps", "copy_tbps", "fma_gflops", "bf16_gflops")
 ROTATION_BYTES = 400_000_000
 SECONDS = 0.8  # of sampling, for each candidate
 OPERANDS = (
@@ -184,11 +185,12 @@ def bench(case: str, build: Path, sluice: Sluice, blas: Any) -> tuple[list[Any],
     before = ceilings(build)
     timings = measure(candidates, copies)
     after = ceilings(build)
-    meta = {k: max(before[k], after[k]) for k in ("read_tbps", "copy_tbps", "fma_gflops")}
+    meta = {k: max(before[k] or 0, after[k] or 0) or None for k in CEILINGS}
     meta = {**after, **meta}
     us = statistics.median(timings["own"])
     flops = 6.0 * m * d * h
-    floor = max(bytes_ / meta["read_tbps"] * 1e-6, flops / meta["fma_gflops"] * 1e-3)
+    gflops = meta["bf16_gflops" if config.endswith("avx512_bf16") else "fma_gflops"]
+    floor = max(bytes_ / meta["read_tbps"] * 1e-6, flops / gflops * 1e-3)
     rows = []
     for rival, values in timings.items():
         if rival == "own":
@@ -223,8 +225,8 @@ def main() -> None:
         os.sched_setaffinity(0, CORES)
         got, found = bench(case, build, sluice, blas)
         rows += got
-        for key in ("read_tbps", "copy_tbps", "fma_gflops"):
-            found[key] = max(found[key], meta.get(key, 0))
+        for key in CEILINGS:
+            found[key] = max(found[key] or 0, meta.get(key) or 0) or None
         meta = found
         for row in got:
             print(case, round(row["us"]), f'{row["roof_fraction"]:.2f} of roof,', row["baseline"],

@@ -2,6 +2,7 @@
 #include "harness/bench.hpp"
 
 #include <algorithm>
+#include <string_view>
 
 #include "harness/data.hpp"
 #include "harness/unfused.hpp"
@@ -212,7 +213,10 @@ Row make_row(const Case& c, const Plan& made, const Timing& timing, const Ceilin
   row.us_p90 = timing.p90_us;
   row.tflops = flops(p) / timing.median_us * 1e-6;
   row.gbps = bytes_moved(p) / timing.median_us * 1e-3;
-  if (const auto floor = floor_us(ceilings, bytes_moved(p), flops(p))) {
+  const bool bf16 =
+      std::string_view(made.config.name).ends_with(to_string(SimdTarget::kAvx512Bf16));
+  const Arithmetic arithmetic = bf16 ? Arithmetic::kBf16Dots : Arithmetic::kFma;
+  if (const auto floor = floor_us(ceilings, bytes_moved(p), flops(p), arithmetic)) {
     row.roof_fraction = *floor / timing.median_us;
   }
   row.extra_bytes = static_cast<std::int64_t>(made.workspace_bytes);

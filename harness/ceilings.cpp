@@ -129,6 +129,21 @@ __attribute__((target("avx512f"))) double fma_avx512(long iterations) {
   return static_cast<double>(iterations) * kChains * 16 * 2;
 }
 
+// A dot product of pairs is two multiply-adds a lane. Sixteen chains: its latency is the longer
+// one.
+__attribute__((target("avx512f,avx512bw,avx512bf16"))) double dots_bf16(long iterations) {
+  constexpr int kBf16Chains = 16;
+  __m512 sums[kBf16Chains];
+  for (__m512& sum : sums) sum = _mm512_set1_ps(0.5F);
+  const auto a = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3A83));  // 0.001
+  for (long i = 0; i < iterations; ++i) {
+#pragma GCC unroll 16
+    for (__m512& sum : sums) sum = _mm512_dpbf16_ps(sum, a, a);
+  }
+  keep(sums);
+  return static_cast<double>(iterations) * kBf16Chains * 16 * 4;
+}
+
 __attribute__((target("avx2,fma"))) double fma_avx2(long iterations) {
   __m256 sums[kChains];
   for (__m256& sum : sums) sum = _mm256_set1_ps(0.5F);
@@ -160,10 +175,7 @@ bool has(const Device& device, SimdTarget target) {
   return (device.simd_targets >> static_cast<unsigned>(target) & 1U) != 0;
 }
 
-double fma_gflops(const Device& device, int threads, int repetitions) {
-  const FmaKernel kernel = has(device, SimdTarget::kAvx512) ? fma_avx512
-                           : has(device, SimdTarget::kAvx2) ? fma_avx2
-                                                            : fma_sse2;
+double gflops(FmaKernel kernel, int threads, int repetitions) {
   constexpr long kIterations = 4'000'000;  // 10 to 20 ms
   std::vector<double> done(static_cast<std::size_t>(threads));
   const double seconds = best_seconds(threads, repetitions, [&](int i) {
@@ -218,7 +230,13 @@ Expected<Ceilings> measure_cpu(const Device& device, const CeilingOptions& optio
   Ceilings out;
   out.read_tbps = static_cast<double>(bytes) / read_seconds * 1e-12;
   out.copy_tbps = static_cast<double>(bytes) / copy_seconds * 1e-12;
-  out.fma_gflops = fma_gflops(device, threads, repetitions);
+  const FmaKernel fma = has(device, SimdTarget::kAvx512) ? fma_avx512
+                        : has(device, SimdTarget::kAvx2) ? fma_avx2
+                                                         : fma_sse2;
+  out.fma_gflops = gflops(fma, threads, repetitions);
+  if (has(device, SimdTarget::kAvx512Bf16)) {
+    out.bf16_gflops = gflops(dots_bf16, threads, repetitions);
+  }
   out.clocks = cpu_clock();
   return out;
 }
@@ -234,14 +252,17 @@ Expected<Ceilings> measure_ceilings(Rig& rig, const CeilingOptions& options) {
 #endif
 }
 
-std::optional<double> floor_us(const Ceilings& ceilings, double bytes, double flops) {
+std::optional<double> floor_us(const Ceilings& ceilings, double bytes, double flops,
+                               Arithmetic arithmetic) {
   std::optional<double> floor;
   const auto at_least = [&](double us) { floor = std::max(floor.value_or(0.0), us); };
   if (ceilings.read_tbps) at_least(bytes / *ceilings.read_tbps * 1e-6);
+  const auto cpu_gflops =
+      arithmetic == Arithmetic::kBf16Dots ? ceilings.bf16_gflops : ceilings.fma_gflops;
   if (ceilings.gemm_tflops) {
     at_least(flops / *ceilings.gemm_tflops * 1e-6);
-  } else if (ceilings.fma_gflops) {
-    at_least(flops / *ceilings.fma_gflops * 1e-3);
+  } else if (cpu_gflops) {
+    at_least(flops / *cpu_gflops * 1e-3);
   }
   return floor;
 }

@@ -19,6 +19,7 @@ struct Ceilings {
   std::optional<double> copy_tbps;    ///< TB/s, bytes read plus bytes written
   std::optional<double> gemm_tflops;  ///< TFLOP/s of the vendor's bf16 GEMM; GPU
   std::optional<double> fma_gflops;   ///< GFLOP/s of fp32 FMA in registers, all threads; CPU
+  std::optional<double> bf16_gflops;  ///< the same of bf16 dot products; a CPU that has them
   std::string clocks;                 ///< as the device reports them after the measurement
 };
 
@@ -29,13 +30,18 @@ struct CeilingOptions {
 
 /// Measures the ceilings of the rig's device.
 /// CPU: the better of one and four streams a thread over a buffer well beyond the last-level cache,
-/// best of several; a copy of half of it; register-only FMA loops of the best SIMD target.
+/// best of several; a copy of half of it; register-only FMA loops of the best SIMD target, and of
+/// bf16 dot products where there are any.
 /// Errors: kOutOfMemory; those of the device.
 Expected<Ceilings> measure_ceilings(Rig& rig, const CeilingOptions& options);
 
+/// What a CPU multiplies with.
+enum class Arithmetic { kFma, kBf16Dots };
+
 /// The shortest time the work can take: the larger of bytes over the read ceiling and FLOPs over
-/// the arithmetic ceiling (gemm_tflops where there is one, else fma_gflops), in microseconds.
-/// Nothing where neither ceiling is known.
-[[nodiscard]] std::optional<double> floor_us(const Ceilings& ceilings, double bytes, double flops);
+/// the arithmetic ceiling (gemm_tflops where there is one, else fma_gflops or bf16_gflops), in
+/// microseconds. Nothing where neither ceiling is known.
+[[nodiscard]] std::optional<double> floor_us(const Ceilings& ceilings, double bytes, double flops,
+                                             Arithmetic arithmetic = Arithmetic::kFma);
 
 }  // namespace sluice::harness

@@ -50,6 +50,7 @@ ordered_json to_json(const Meta& meta) {
           {"copy_tbps", or_null(meta.copy_tbps)},
           {"gemm_tflops", or_null(meta.gemm_tflops)},
           {"fma_gflops", or_null(meta.fma_gflops)},
+          {"bf16_gflops", or_null(meta.bf16_gflops)},
           {"clocks", meta.clocks}};
 }
 

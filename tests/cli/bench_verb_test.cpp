@@ -46,6 +46,7 @@ constexpr Field kMetaFields[] = {
     {"copy_tbps", Kind::kNumberOrNull},
     {"gemm_tflops", Kind::kNumberOrNull},
     {"fma_gflops", Kind::kNumberOrNull},
+    {"bf16_gflops", Kind::kNumberOrNull},
     {"clocks", Kind::kText},
 };
 constexpr Field kRowFields[] = {
@@ -123,8 +124,10 @@ void expect_consistent(const json& row, const json& meta) {
     EXPECT_DOUBLE_EQ(row["ratio"], row["baseline_us"].get<double>() / us);
   }
   const double bytes = row["gbps"].get<double>() * us * 1e3;
-  const double floor = std::max(bytes / meta["read_tbps"].get<double>() * 1e-6,
-                                flops / meta["fma_gflops"].get<double>() * 1e-3);
+  const bool bf16 = row["config"] == "cpu.simd.avx512_bf16";
+  const double gflops = meta[bf16 ? "bf16_gflops" : "fma_gflops"];
+  const double floor =
+      std::max(bytes / meta["read_tbps"].get<double>() * 1e-6, flops / gflops * 1e-3);
   EXPECT_NEAR(row["roof_fraction"], floor / us, floor / us * epsilon(DType::kF32));
 }
 

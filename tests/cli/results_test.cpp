@@ -24,7 +24,7 @@ TEST(Results, AbsentValuesAreNullsAndKeysStay) {
   }
   const auto meta = to_json(Meta{});
   for (const char* key :
-       {"driver", "cuda", "read_tbps", "copy_tbps", "gemm_tflops", "fma_gflops"}) {
+       {"driver", "cuda", "read_tbps", "copy_tbps", "gemm_tflops", "fma_gflops", "bf16_gflops"}) {
     ASSERT_TRUE(meta.contains(key)) << key;
     EXPECT_TRUE(meta[key].is_null()) << key;
   }
@@ -66,6 +66,8 @@ TEST(Ceilings, TheFloorIsTheSlowerLimit) {
   c.fma_gflops = 5;  // 5e3 FLOPs a microsecond
   EXPECT_DOUBLE_EQ(floor_us(c, 6e6, 1e3).value(), 3);
   EXPECT_DOUBLE_EQ(floor_us(c, 6e6, 5e5).value(), 100);
+  c.bf16_gflops = 10;
+  EXPECT_DOUBLE_EQ(floor_us(c, 6e6, 5e5, Arithmetic::kBf16Dots).value(), 50);
   c.gemm_tflops = 4;  // 4e6 FLOPs a microsecond; the FMA ceiling no longer counts
   EXPECT_DOUBLE_EQ(floor_us(c, 6e6, 40e6).value(), 10);
 }
@@ -83,6 +85,12 @@ TEST(Ceilings, OfThisCpuAreWithinPhysics) {
   EXPECT_LT(*c->copy_tbps, 1);
   EXPECT_GT(*c->fma_gflops, 1);
   EXPECT_LT(*c->fma_gflops, 640);
+  const bool has_dots = (cpu_device().simd_targets >> 3 & 1U) != 0;
+  EXPECT_EQ(c->bf16_gflops.has_value(), has_dots);
+  if (has_dots) {
+    EXPECT_GT(*c->bf16_gflops, 1);
+    EXPECT_LT(*c->bf16_gflops, 1280);
+  }
   EXPECT_FALSE(c->gemm_tflops);
 }
 

@@ -28,6 +28,9 @@ META: dict[str, tuple[str, bool]] = {  # name: (kind, may be null)
     "fma_gflops": (NUMBER, True),
     "clocks": (TEXT, False),
 }
+OPTIONAL_META: dict[str, tuple[str, bool]] = {  # files of before it was measured lack it
+    "bf16_gflops": (NUMBER, True),
+}
 ROW: dict[str, tuple[str, bool]] = {
     "op": (TEXT, False),
     "pass": (TEXT, False),
@@ -139,7 +142,7 @@ def row_findings(where: str, row: Any) -> list[str]:
 def findings(data: Any) -> list[str]:
     if not isinstance(data, dict) or not {"meta", "rows"} <= data.keys():
         return ["no meta and rows"]
-    out = object_findings("meta", data["meta"], META, {})
+    out = object_findings("meta", data["meta"], META, OPTIONAL_META)
     if not isinstance(data["rows"], list) or not data["rows"]:
         return out + ["no rows"]
     for i, row in enumerate(data["rows"]):

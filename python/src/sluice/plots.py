@@ -221,8 +221,8 @@ def roofline_plot(
     if not points:
         return None
     read_tbps = positive(meta, "read_tbps") or positive(meta, "copy_tbps")
-    fma_gflops = positive(meta, "fma_gflops")
-    peak = positive(meta, "gemm_tflops") or (fma_gflops / 1000 if fma_gflops else None)
+    cpu_gflops = positive(meta, "bf16_gflops") or positive(meta, "fma_gflops")
+    peak = positive(meta, "gemm_tflops") or (cpu_gflops / 1000 if cpu_gflops else None)
     intensities = [point[1] for point in points.values()]
     # A CPU's page speaks of GFLOP/s and GB/s.
     top = max(point[2] for point in points.values())

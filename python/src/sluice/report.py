@@ -331,6 +331,7 @@ class _Page:
             "commit": "Commit", "date": "Date", "command": "Command", "clocks": "Clocks",
             "read_tbps": "Read ceiling, TB/s", "copy_tbps": "Copy ceiling, TB/s",
             "gemm_tflops": "GEMM ceiling, TFLOP/s", "fma_gflops": "FMA ceiling, GFLOP/s",
+            "bf16_gflops": "bf16 dot product ceiling, GFLOP/s",
         }  # fmt: skip
         out = []
         for file in self._files:
