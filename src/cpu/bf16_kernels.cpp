@@ -173,48 +173,62 @@ void dot_tile(const Piece& p, int row, float (*partial)[kRowBlock][kLanes]) {
   }
 }
 
-// The same for one row and one token, in eight chains: one long stream of memory.
-void dot_row(const Piece& p, int row, const void* ahead, float* partial) {
-  constexpr int kChains = 8;
+// The same for one row, so that a thread reads one long stream of memory. The k of a step are
+// spread over chains of sums, up to sixteen with those of the tokens.
+template <int kTokens>
+void dot_row(const Piece& p, int row, float (*partial)[kRowBlock][kLanes]) {
+  constexpr int kChains = kTokens <= 2 ? 8 : (kTokens <= 4 ? 4 : 2);
   constexpr std::int64_t kStep = kChains * kPairLanes;
   const void* const line = p.lines[row];
-  __m512 sum[kChains];
+  const void* const ahead = p.ahead[row];
+  __m512 sum[kTokens][kChains];
 #pragma GCC unroll 8
-  for (int c = 0; c < kChains; ++c) sum[c] = _mm512_setzero_ps();
+  for (int t = 0; t < kTokens; ++t) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kChains; ++c) sum[t][c] = _mm512_setzero_ps();
+  }
   std::int64_t k = p.begin;
   for (; k + kStep <= p.end; k += kStep) {
 #pragma GCC unroll 8
     for (int c = 0; c < kChains; ++c) {
       const std::int64_t at = k + c * kPairLanes;
       __builtin_prefetch(behind(ahead, at * kElemBytes));
-      sum[c] = add_pairs(sum[c], load(behind(line, at * kElemBytes)), load(p.x + at));
+      const __m512i w = load(behind(line, at * kElemBytes));
+#pragma GCC unroll 8
+      for (int t = 0; t < kTokens; ++t) {
+        sum[t][c] = add_pairs(sum[t][c], w, load(p.x + t * p.ldx + at));
+      }
     }
   }
-  for (; k + kPairLanes <= p.end; k += kPairLanes) {
-    sum[0] = add_pairs(sum[0], load(behind(line, k * kElemBytes)), load(p.x + k));
+  for (; k < p.end; k += kPairLanes) {
+    const std::int64_t left = p.end - k;
+    const void* const at = behind(line, k * kElemBytes);
+    const __m512i w = left >= kPairLanes ? load(at) : load_n(at, left);
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      sum[t][0] = add_pairs(sum[t][0], w, load(p.x + t * p.ldx + k));
+    }
   }
-  if (k < p.end) {
-    sum[1] = add_pairs(sum[1], load_n(behind(line, k * kElemBytes), p.end - k), load(p.x + k));
-  }
+#pragma GCC unroll 8
+  for (int t = 0; t < kTokens; ++t) {
 #pragma GCC unroll 3
-  for (int half = kChains / 2; half > 0; half /= 2) {
-    for (int c = 0; c < half; ++c) sum[c] = _mm512_add_ps(sum[c], sum[c + half]);
+    for (int half = kChains / 2; half > 0; half /= 2) {
+#pragma GCC unroll 4
+      for (int c = 0; c < half; ++c) sum[t][c] = _mm512_add_ps(sum[t][c], sum[t][c + half]);
+    }
+    float* const to = partial[t][row];
+    _mm512_storeu_ps(to, p.begin > 0 ? _mm512_add_ps(_mm512_loadu_ps(to), sum[t][0]) : sum[t][0]);
   }
-  if (p.begin > 0) sum[0] = _mm512_add_ps(_mm512_loadu_ps(partial), sum[0]);
-  _mm512_storeu_ps(partial, sum[0]);
 }
+
+// Up to so many tokens a thread waits for memory, not for sums: rows are read one by one.
+constexpr int kStreamTokens = 4;
+// So far ahead of its use memory is asked for then, where a row is no longer than that.
+constexpr std::int64_t kAheadBytes = 4096;
 
 // One piece for up to kRowBlock rows; a row's sum does not depend on the others.
 template <int kTokens>
 void dot_rows(const Piece& p, int rows, float (*partial)[kRowBlock][kLanes]) {
-  if constexpr (kTokens == 1) {
-    // The next piece of this thread's stream is the next row's.
-    for (int i = 0; i < rows; ++i) {
-      const void* const ahead = i + 1 < rows ? p.lines[i + 1] : p.ahead[0];
-      dot_row(p, i, ahead, partial[0][i]);
-    }
-    return;
-  }
   // Of 32 registers up to 24 for the sums; sixteen keep both multipliers busy on Zen 5.
   constexpr int kRows = kTokens <= 6 ? 4 : 3;
   int i = 0;
@@ -223,32 +237,59 @@ void dot_rows(const Piece& p, int rows, float (*partial)[kRowBlock][kLanes]) {
   for (; i < rows; ++i) dot_tile<1, kTokens>(p, i, partial);
 }
 
+template <int kTokens>
+void stream_rows(const Piece& p, int rows, float (*partial)[kRowBlock][kLanes]) {
+  for (int i = 0; i < rows; ++i) dot_row<kTokens>(p, i, partial);
+}
+
 using DotRows = void (*)(const Piece&, int rows, float (*partial)[kRowBlock][kLanes]);
 constexpr int kPassTokens = 8;
-constexpr DotRows kDotRows[kPassTokens] = {dot_rows<1>, dot_rows<2>, dot_rows<3>, dot_rows<4>,
+constexpr DotRows kStreamRows[kStreamTokens] = {stream_rows<1>, stream_rows<2>, stream_rows<3>,
+                                                stream_rows<4>};
+constexpr DotRows kDotRows[kPassTokens] = {nullptr,     nullptr,     nullptr,     dot_rows<4>,
                                            dot_rows<5>, dot_rows<6>, dot_rows<7>, dot_rows<8>};
+
+// What is prefetched beside the piece [begin, end) of K of a group of rows: the piece that follows
+// it for the thread. A stream's is the next row's, or that of a row kAheadBytes on; else the rows
+// go on with their own next piece. After the last piece comes the next group's first.
+void lines_ahead(const void* const* lines, int rows, bool stream, std::int64_t begin,
+                 std::int64_t end, std::int64_t k, const void** ahead) {
+  const std::int64_t piece_bytes = (end - begin) * kElemBytes;
+  if (stream && end - begin == k) {
+    const auto distance = static_cast<int>(
+        std::clamp<std::int64_t>(kAheadBytes / piece_bytes, 1, DotKernels::kAheadLines));
+    std::copy_n(lines + distance, rows, ahead);
+    return;
+  }
+  for (int i = 0; i < rows; ++i) {
+    if (stream && i + 1 < rows) {
+      ahead[i] = lines[i + 1];
+    } else if (end < k) {
+      ahead[i] = behind(lines[stream ? 0 : i], piece_bytes);
+    } else {
+      ahead[i] = behind(lines[stream ? rows : rows + i], -begin * kElemBytes);
+    }
+  }
+}
 
 void dots(const void* const* lines, int count, const std::uint16_t* x, std::int64_t ldx, int tokens,
           std::int64_t k, float* out, std::int64_t ldo) {
   // The tokens' pieces take at most 32 KiB of L1.
   const std::int64_t block = std::int64_t{16384} / tokens / kPairLanes * kPairLanes;
   const int passes = (tokens + kPassTokens - 1) / kPassTokens;
+  const bool stream = tokens <= kStreamTokens;
   // Sums of what no row or token is stay zero.
   alignas(64) Partial partial = {};
   for (int first = 0; first < count; first += kRowBlock) {
     const int rows = std::min(kRowBlock, count - first);
     for (std::int64_t begin = 0; begin < k; begin += block) {
       const std::int64_t end = std::min(begin + block, k);
-      // The rows go on with their next piece, and the last piece with the next group's first.
       const void* ahead[kRowBlock];
-      for (int i = 0; i < rows; ++i) {
-        ahead[i] = end < k ? behind(lines[first + i], block * kElemBytes)
-                           : behind(lines[first + rows + i], -begin * kElemBytes);
-      }
+      lines_ahead(lines + first, rows, stream, begin, end, k, ahead);
       for (int pass = 0, t = 0; pass < passes; ++pass) {
         const int some = (tokens - t) / (passes - pass);
         const Piece piece{lines + first, pass == 0 ? ahead : nullptr, x + t * ldx, ldx, begin, end};
-        kDotRows[some - 1](piece, rows, partial + t);
+        (stream ? kStreamRows : kDotRows)[some - 1](piece, rows, partial + t);
         t += some;
       }
     }
