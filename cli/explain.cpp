@@ -11,6 +11,13 @@
 namespace sluice::cli {
 namespace {
 
+// Further lines below the first one's text.
+std::string indented(const std::string& lines) {
+  std::string out;
+  for (const char c : lines) out += c == '\n' ? std::string("\n           ") : std::string(1, c);
+  return out;
+}
+
 int explain_case(const std::string& text, const Context& context) {
   const auto parsed = harness::parse_case(text);
   if (!parsed) return fail(parsed.error());
@@ -34,8 +41,12 @@ int explain_case(const std::string& text, const Context& context) {
     if (!why.entry.empty()) fmt::print("entry      {}\n", why.entry);
     fmt::print("workspace  {}\n", human_bytes(static_cast<double>(made->workspace_bytes)));
     if (device->backend == Backend::kCpu) fmt::print("threads    {}\n", made->threads);
-    fmt::print("configs    {}\n\n",
+    fmt::print("configs    {}\n",
                fmt::join(config_names(made->variant_name(), problem, *device), ", "));
+    if (!why.blocks.empty()) {
+      fmt::print("blocks     {}\n", indented(why.blocks));
+    }
+    fmt::print("\n");
   }
   Table table;
   table.column("variant", Table::Align::kLeft);

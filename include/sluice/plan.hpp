@@ -140,6 +140,7 @@ struct Explanation {
   ChoiceSource source = ChoiceSource::kHeuristic;
   /// Of a tuned choice: "measured for 16x4096x14336: 82.3 us, untuned 90.1 us"; else empty.
   std::string entry;
+  std::string blocks;  ///< how the chosen variant cuts the problem and why, in lines; or empty
   std::optional<Error> error;  ///< where plan() fails
 };
 [[nodiscard]] SLUICE_EXPORT Explanation explain(const Problem& problem, const Device& device,

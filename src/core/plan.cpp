@@ -181,6 +181,7 @@ Explanation explain(const Problem& problem, const Device& device, const Options&
     out.config = made->config.name;
     out.source = made->source;
     out.entry = entry_text(entry);
+    if (made->variant->describe != nullptr) out.blocks = made->variant->describe(*made);
   } else {
     out.error = made.error();
     if (!validate(problem)) return out;

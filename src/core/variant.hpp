@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <span>
+#include <string>
 #include <type_traits>
 
 #include "sluice/plan.hpp"
@@ -37,6 +38,8 @@ struct Variant {
                    Stream stream) noexcept;
   /// Obviously right and slow: the scheduler does not time it beside others.
   bool for_checking = false;
+  /// How the plan cuts its problem and why, in lines, for explain(); null for nothing to say.
+  std::string (*describe)(const Plan&) = nullptr;
 };
 
 /// The most configs one variant offers for one problem.

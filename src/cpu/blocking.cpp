@@ -15,11 +15,7 @@ constexpr std::int64_t kFloat = sizeof(float);
 // every four elements against one instruction for a vector.
 constexpr double kPackCost = 8;
 
-// Floats that blocks may take of L2: an eighth is left to the weights passing by.
-std::int64_t l2_floats(std::int64_t l2_bytes) {
-  constexpr std::int64_t kUsualL2 = std::int64_t{1} << 20;
-  return (l2_bytes > 0 ? l2_bytes : kUsualL2) / kFloat * 7 / 8;
-}
+std::int64_t l2_floats(std::int64_t l2_bytes) { return l2_budget_bytes(l2_bytes) / kFloat; }
 
 // Rows of A and C that share L2 with a panel block of B: A takes rows * kBlockK floats, C rows *
 // kMaxBlockCols, B kBlockK * kMaxBlockCols.
@@ -62,7 +58,16 @@ void take_scratch(Schedule& s, Arena& arena, std::int64_t tasks) {
   s.panels = arena.take(each * s.threads);
 }
 
+// Rows a task of dot products, a multiple of the 8 that kernels take at once.
+std::int64_t dot_task_rows(std::int64_t row_bytes, std::int64_t rows, int threads) {
+  const std::int64_t by_bytes = kDotTaskBytes / row_bytes;
+  const std::int64_t by_threads = rows / (std::int64_t{8} * threads);
+  return std::clamp<std::int64_t>(std::min(by_bytes, by_threads) / 8 * 8, 8, kMaxDotRows);
+}
+
 void schedule_dots(const Problem& p, Schedule& s, Arena& arena) {
+  s.dot_cols = dot_task_rows(bytes_of(p.w_dtype, p.d), p.h, s.threads);
+  s.dot_rows = dot_task_rows(bytes_of(p.w_dtype, p.h), p.d, s.threads);
   const auto tokens_bytes = [&](std::int64_t k) {
     return p.m * (s.pairs ? round_up(k, DotKernels::kPairElems) * size_bytes(DType::kBF16)
                           : round_up(k, kMaxLanes) * kFloat);
@@ -137,6 +142,11 @@ void schedule_backward(const Problem& p, const GemmKernels& k, const Cutter& cut
 }
 
 }  // namespace
+
+std::int64_t l2_budget_bytes(std::int64_t l2_bytes) noexcept {
+  constexpr std::int64_t kUsualL2 = std::int64_t{1} << 20;
+  return (l2_bytes > 0 ? l2_bytes : kUsualL2) / 8 * 7;
+}
 
 Blocking choose_blocking(std::int64_t m, std::int64_t panels, std::int64_t max_panels,
                          const GemmKernels& kernels, std::int64_t l2_bytes, int threads) noexcept {

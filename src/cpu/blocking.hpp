@@ -27,6 +27,11 @@ inline constexpr std::int64_t kMaxPassRows = 256;
 /// target's tiles. Widened, a K block of them takes 102 KiB of L2.
 inline constexpr std::int64_t kMaxForwardRows = 96;
 
+/// Weight rows of one matrix in a task of dot products, at most, and their bytes: so long a thread
+/// reads on. 256 KiB cost 2 %.
+inline constexpr std::int64_t kMaxDotRows = 256;
+inline constexpr std::int64_t kDotTaskBytes = std::int64_t{1} << 20;
+
 /// Blocks of one GEMM's C: m_blocks times n_blocks tasks of `rows` rows by `panels` panels.
 struct Blocking {
   std::int64_t rows = 0;
@@ -62,6 +67,8 @@ struct Schedule {
   bool dots = false;             ///< few tokens: dot products, else the GEMM
   bool pairs = false;            ///< tokens stay bf16, multiplied in pairs
   int threads = 1;               ///< at most this many share a region
+  std::int64_t dot_cols = 0;     ///< dot products: gate and as many up rows of a task
+  std::int64_t dot_rows = 0;     ///< w_down's rows of a task
   std::int64_t pass_rows = 0;    ///< tokens of one pass (forward GEMMs)
   std::int64_t pack_chunks = 1;  ///< tasks that pack one panel of tokens
   std::int64_t pack_tasks = 0;
@@ -89,6 +96,9 @@ struct Schedule {
 [[nodiscard]] bool multiplies_bf16(const Problem& problem) noexcept;
 
 [[nodiscard]] Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept;
+
+/// Bytes of L2 that the blocks of a task may take: an eighth is left to the weights passing by.
+[[nodiscard]] std::int64_t l2_budget_bytes(std::int64_t l2_bytes) noexcept;
 
 [[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept {
   return (a + b - 1) / b;

@@ -11,19 +11,9 @@ namespace sluice::cpu {
 namespace {
 
 constexpr std::int64_t kMaxTokens = std::max(DotKernels::kMaxTokens, DotKernels::kMaxPairTokens);
-constexpr std::int64_t kMaxRows = kChunk;         // weight rows of one matrix in a task
-constexpr std::int64_t kMaxLines = 2 * kMaxRows;  // gate and up rows
-// Weight bytes of one matrix in a task: so long a thread reads on. 256 KiB cost 2 %.
-constexpr std::int64_t kTaskBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxLines = 2 * kMaxDotRows;  // gate and up rows
 // Weights of a task that are asked for before its phase begins: half of a usual L2.
-constexpr std::int64_t kPrefetchBytes = kTaskBytes / 2;
-
-// Rows a task, a multiple of 8 (the rows that dots() takes at once for one token).
-std::int64_t rows_per_task(std::int64_t row_bytes, std::int64_t rows, int threads) {
-  const std::int64_t by_bytes = kTaskBytes / row_bytes;
-  const std::int64_t by_threads = rows / (std::int64_t{8} * threads);
-  return std::clamp<std::int64_t>(std::min(by_bytes, by_threads) / 8 * 8, 8, kMaxRows);
-}
+constexpr std::int64_t kPrefetchBytes = kDotTaskBytes / 2;
 
 // Rows of tokens in the workspace as the kernels read them: fp32, or bf16 for kernels of pairs.
 struct Tokens {
@@ -98,21 +88,20 @@ class Forward {
 
   const Engine& e_;
   const Problem& p_;
-  Tokens x_{};             // what is multiplied first: x, n of the norm, or h of a lone down
-  Tokens hidden_{};        // what down reads
-  std::int64_t cols_ = 0;  // gate and up rows of a task
-  std::int64_t rows_ = 0;  // w_down's rows of a task
+  Tokens x_{};       // what is multiplied first: x, n of the norm, or h of a lone down
+  Tokens hidden_{};  // what down reads
+  std::int64_t cols_;
+  std::int64_t rows_;
   PhaseTasks tasks_{};
 };
 
-Forward::Forward(const Engine& e) : e_(e), p_(e.problem) {
+Forward::Forward(const Engine& e)
+    : e_(e), p_(e.problem), cols_(e.schedule.dot_cols), rows_(e.schedule.dot_rows) {
   const bool has_gate_up = p_.op != Op::kDown;
   const bool has_down = p_.op != Op::kGateUp;
   const std::int64_t width = has_gate_up ? p_.d : p_.h;
   x_ = tokens_at(e, e.schedule.input, width);
   hidden_ = has_gate_up && has_down ? tokens_at(e, e.schedule.hidden, p_.h) : x_;
-  cols_ = rows_per_task(bytes_of(p_.w_dtype, p_.d), p_.h, e.threads);
-  rows_ = rows_per_task(bytes_of(p_.w_dtype, p_.h), p_.d, e.threads);
   // Loading few tokens takes microseconds: less than it takes to share them.
   tasks_ = {p_.m < 8 ? 1 : p_.m, has_gate_up ? ceil_div(p_.h, cols_) : 0,
             has_down ? ceil_div(p_.d, rows_) : 0};
@@ -195,10 +184,10 @@ void Forward::gate_up_columns(std::int64_t task, std::int64_t n, const Put& put)
   const std::int64_t col = task * cols_;
   Sums sums;
   dots(lines_with_ahead(1, task), x_, p_.d, sums);
-  alignas(64) float g[kMaxRows];
-  alignas(64) float u[kMaxRows];
-  alignas(64) float b_gate[kMaxRows];
-  alignas(64) float b_up[kMaxRows];
+  alignas(64) float g[kMaxDotRows];
+  alignas(64) float u[kMaxDotRows];
+  alignas(64) float b_gate[kMaxDotRows];
+  alignas(64) float b_up[kMaxDotRows];
   load_vector(e_, Operand::kBGate, col, n, b_gate);
   load_vector(e_, Operand::kBUp, col, n, b_up);
   for (std::int64_t t = 0; t < p_.m; ++t) {
@@ -230,7 +219,7 @@ void Forward::down(std::int64_t task) const {
   const std::int64_t n = std::min(rows_, p_.d - col);
   Sums sums;
   dots(lines_with_ahead(2, task), hidden_, p_.h, sums);
-  alignas(64) float bias[kMaxRows];
+  alignas(64) float bias[kMaxDotRows];
   load_vector(e_, Operand::kBDown, col, n, bias);
   for (std::int64_t t = 0; t < p_.m; ++t) finish_y(e_, t, col, n, bias, sums.value[t]);
 }

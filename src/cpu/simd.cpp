@@ -21,11 +21,11 @@ bool uses(const std::array<OperandSpec, kOperandCount>& specs, Operand id) {
   return specs[static_cast<std::size_t>(id)].access != Access::kUnused;
 }
 
-SimdTarget target_of(const Plan& plan) {
+}  // namespace
+
+SimdTarget target_of(const Plan& plan) noexcept {
   return detail::payload_as<SimdConfig>(plan.config).target;
 }
-
-}  // namespace
 
 detail::Reason simd_supports(const Problem& p, const Device& /*device*/) noexcept {
   const auto specs = operand_specs(p);

@@ -23,8 +23,12 @@ std::size_t simd_configs(const Problem&, const Device&, std::span<Config> out) n
 std::size_t simd_payload_bytes(const Plan&) noexcept;
 Status simd_launch(const Plan&, const Operands&, void* payload, void* header, Stream) noexcept;
 
+std::string simd_describe(const Plan& plan);  // describe.cpp
+[[nodiscard]] SimdTarget target_of(const Plan& plan) noexcept;
+
 inline constexpr detail::Variant kSimd = {
-    "cpu.simd", Backend::kCpu, simd_supports, simd_configs, simd_payload_bytes, simd_launch,
+    "cpu.simd",         Backend::kCpu, simd_supports, simd_configs,
+    simd_payload_bytes, simd_launch,   false,         simd_describe,
 };
 
 }  // namespace sluice::cpu

@@ -111,6 +111,32 @@ TEST(SimdVariant, OffersProductsOfBf16WhereTheyAre) {
   }
 }
 
+// The cache model says what it chose: paths, tasks that cover the problem, bytes.
+TEST(SimdVariant, ExplainsItsBlocks) {
+  Device device;
+  device.simd_targets = 0b111;
+  device.threads = 2;
+  device.l2_bytes = std::int64_t{1} << 20;
+  const auto blocks = [&](Op op, std::int64_t m) {
+    Problem p{.op = op, .m = m, .d = 2048, .h = 8192};
+    return explain(p, device).blocks;
+  };
+  EXPECT_EQ(blocks(Op::kMlp, 4),
+            "dot products, as M <= 12: every weight is read once, in place; tokens stay in fp32\n"
+            "gate_up: 32 tasks of 256 rows of each matrix, 1024 KiB\n"
+            "down: 32 tasks of 64 rows, 1024 KiB");
+  EXPECT_EQ(
+      blocks(Op::kDown, 600),
+      "GEMM: tiles of 12 weight rows by 32 tokens, or 24 by 16, in registers\n"
+      "L1: strips of 24 weight rows by a K block, widened to fp32\n"
+      "L2: C, a strip and a panel of tokens within 896 of 1024 KiB\n"
+      "down: 22 x 1 tasks of 96 rows by 224 tokens, K blocks of 256: strip 24, C 90, panel 32 "
+      "KiB\n"
+      "3 passes of 224 tokens");
+  EXPECT_NE(blocks(Op::kMlpGrad, 64).find("dw_down: "), std::string::npos);
+  EXPECT_EQ(blocks(Op::kGateMul, 64), "");
+}
+
 TEST(SimdVariant, ForcingATargetTheDeviceLacksIsRefused) {
   const Problem p = typed(Op::kMlp, DType::kBF16, DType::kBF16, DType::kBF16);
   Device device;

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The schedule of cpu.simd in words, for `sluice explain`: which path, which blocks, in which
+// cache.
+#include <cstdio>
+
+#include "cpu/blocking.hpp"
+#include "cpu/variants.hpp"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr std::int64_t kFloat = sizeof(float);
+
+class Lines {
+ public:
+  template <class... Args>
+  void add(const char* format, Args... args) {
+    char line[200];
+    std::snprintf(line, sizeof(line), format, args...);
+    if (!text_.empty()) text_ += '\n';
+    text_ += line;
+  }
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+double kib(std::int64_t bytes) { return static_cast<double>(bytes) / 1024; }
+long long number(std::int64_t value) { return static_cast<long long>(value); }
+
+void describe_dots(const Problem& p, const Schedule& s, Lines& out) {
+  out.add("dot products, as M <= %lld: every weight is read once, in place; tokens stay in %s",
+          number(s.pairs ? DotKernels::kMaxPairTokens : DotKernels::kMaxTokens),
+          s.pairs ? "bf16" : "fp32");
+  const auto tasks = [&](const char* name, std::int64_t rows, std::int64_t each, std::int64_t cols,
+                         const char* what) {
+    out.add("%s: %lld tasks of %lld rows%s, %.0f KiB", name, number(ceil_div(rows, each)),
+            number(each), what, kib(each * bytes_of(p.w_dtype, cols)));
+  };
+  if (p.op != Op::kDown) tasks("gate_up", p.h, s.dot_cols, p.d, " of each matrix");
+  if (p.op != Op::kGateUp) tasks("down", p.d, s.dot_rows, p.h, "");
+}
+
+void describe_forward(const Plan& plan, const Schedule& s, const GemmKernels& k, Lines& out) {
+  const Problem& p = plan.problem;
+  const std::int64_t strip = std::int64_t{2} * k.tile_rows;
+  const std::int64_t width = std::int64_t{2} * k.lanes;
+  out.add("GEMM: tiles of %d weight rows by %lld tokens, or %lld by %d, in registers", k.tile_rows,
+          number(width), number(strip), k.lanes);
+  out.add("L1: strips of %lld weight rows by a K block, %s", number(strip),
+          s.pairs ? "as they lie: pairs of bf16 are a step" : "widened to fp32");
+  out.add("L2: C, a strip and a panel of tokens within %.0f of %.0f KiB",
+          kib(l2_budget_bytes(plan.device.l2_bytes)), kib(plan.device.l2_bytes));
+  const auto part = [&](const char* name, const ForwardBlocks& b, std::int64_t cols, int matrices) {
+    const std::int64_t step = block_k(s.pairs ? ceil_div(cols, 2) : cols);
+    const std::int64_t rows = round_up(b.rows * matrices, strip);
+    out.add(
+        "%s: %lld x %lld tasks of %lld rows%s by %lld tokens, K blocks of %lld: strip %.0f, C "
+        "%.0f, panel %.0f KiB",
+        name, number(b.row_blocks), number(b.token_blocks), number(b.rows),
+        matrices == 2 ? " of each matrix" : "", number(std::min(b.panels * width, s.pass_rows)),
+        number(s.pairs ? 2 * step : step), kib(strip * step * kFloat), kib(rows * b.ldc * kFloat),
+        kib(width * step * kFloat));
+  };
+  if (p.op != Op::kDown) part("gate_up", s.gate_up, p.d, 2);
+  if (p.op != Op::kGateUp) part("down", s.down, p.h, 1);
+  const std::int64_t passes = ceil_div(p.m, s.pass_rows);
+  if (passes > 1) out.add("%lld passes of %lld tokens", number(passes), number(s.pass_rows));
+}
+
+void describe_backward(const Plan& plan, const Schedule& s, const GemmKernels& k, Lines& out) {
+  const std::int64_t width = std::int64_t{2} * k.lanes;
+  out.add(
+      "GEMM: tiles of %d rows by %lld columns, K blocks of up to %lld, packed panels of each "
+      "thread",
+      k.tile_rows, number(width), number(kBlockK));
+  out.add("L2: panels of A and B and C within %.0f of %.0f KiB",
+          kib(l2_budget_bytes(plan.device.l2_bytes)), kib(plan.device.l2_bytes));
+  const auto part = [&](const char* name, const Blocking& b) {
+    out.add("%s: %lld x %lld tasks of %lld rows by %lld columns", name, number(b.m_blocks),
+            number(b.n_blocks), number(b.rows), number(b.panels * width));
+  };
+  part("dh", s.dh);
+  if (plan.problem.op != Op::kMlpGrad) return;
+  part("dx", s.dx);
+  part("dw_gate, dw_up", s.dw_gate_up);
+  part("dw_down", s.dw_down);
+}
+
+}  // namespace
+
+std::string simd_describe(const Plan& plan) {
+  const SimdTarget target = target_of(plan);
+  const Schedule s = make_schedule(plan, target);
+  const GemmKernels& k = gemm_kernels(target);
+  Lines out;
+  switch (plan.problem.op) {
+    case Op::kGateUp:
+    case Op::kDown:
+    case Op::kMlp:
+      if (s.dots) {
+        describe_dots(plan.problem, s, out);
+      } else {
+        describe_forward(plan, s, k, out);
+      }
+      break;
+    case Op::kGateUpGrad:
+    case Op::kMlpGrad:
+      describe_backward(plan, s, k, out);
+      break;
+    case Op::kGateMul:
+    case Op::kGateMulGrad:
+      break;
+  }
+  return out.text();
+}
+
+}  // namespace sluice::cpu
