@@ -12,8 +12,8 @@
 namespace sluice::harness {
 
 /// Enqueues one read of `bytes` (a multiple of 1 MiB) at `data` on the current device: bulk copies
-/// of 32 KiB, six in flight an SM, on sm_90; 16-byte loads, eight in flight a thread, elsewhere.
-/// `sink` is 4 bytes that are written in no practical case. Errors: kDevice.
+/// of 32 KiB into shared memory, six in flight an SM, on sm_90; 16-byte loads, eight in flight a
+/// thread, elsewhere. `sink` is 4 bytes that are written in no practical case. Errors: kDevice.
 Status enqueue_read(const Device& device, const void* data, std::size_t bytes, void* sink,
                     Stream stream);
 
