@@ -50,6 +50,13 @@ inline constexpr double kInvSqrt2Pi = 0.39894228040143267794;
 inline constexpr double kGeluCubic = 0.044715;
 }  // namespace detail
 
+/// Every parameter but the activation is the default: nothing to clamp, to add or to scale.
+SLUICE_HOST_DEVICE bool is_plain(const Gate& gate) {
+  Gate defaults;
+  defaults.activation = gate.activation;
+  return gate == defaults;
+}
+
 /// act(v) alone.
 template <class T>
 SLUICE_HOST_DEVICE T activate(Activation activation, T v, T alpha) {

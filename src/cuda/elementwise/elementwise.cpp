@@ -6,6 +6,7 @@
 #include "cuda/device.hpp"
 #include "cuda/elementwise/gate_mul.hpp"
 #include "cuda/variants.hpp"
+#include "math/gate.hpp"
 
 namespace sluice::cuda {
 namespace {
@@ -21,12 +22,6 @@ constexpr Operand kOperands[] = {Operand::kG, Operand::kU,  Operand::kDh,
 // Blocks of columns, of which there is more than one.
 bool in_col_blocks(const OperandSpec& spec) {
   return spec.layout.block_cols != 0 && spec.layout.block_cols < spec.cols;
-}
-
-bool is_plain(const Gate& gate) {
-  Gate defaults;
-  defaults.activation = gate.activation;
-  return gate == defaults;
 }
 
 }  // namespace
@@ -84,7 +79,7 @@ Status elementwise_launch(const Plan& plan, const Operands& operands, void* /*pa
   params.rows = p.m;
   params.cols = p.h;
   params.gate = p.gate;
-  params.plain_gate = is_plain(p.gate);
+  params.plain_gate = math::is_plain(p.gate);
   params.g = rows(Operand::kG);
   params.u = rows(Operand::kU);
   params.dh = rows(Operand::kDh);

@@ -108,38 +108,37 @@ __device__ __forceinline__ void gate_rows(const GemmParams& p, char* out, int ro
 }
 
 // From dh in d, and a slice of 64 columns of g and behind it of u in shared memory: dg and du in
-// their places, h in d. 64 rows from `row0`. A warp reads and writes its own 16 rows alone, 8
-// columns of both at a time. NOTE: ptxas has few registers beside 192 accumulators. Sixteen columns
-// at a time, or h already rounded in half of d, spill accumulators in the product's loop.
+// their places, h in d, where the slice is the `slice`-th. 64 rows from `row0`. A warp reads and
+// writes its own 16 rows alone, 8 columns of both at a time. NOTE: ptxas has few registers beside
+// 192 accumulators. Sixteen columns at a time, or h already rounded in half of d, spill
+// accumulators in the product's loop.
 template <class Cfg>
-__device__ __forceinline__ void grad_rows(const GemmParams& p, char* g_u, int row0, int slice,
+__device__ __forceinline__ void grad_rows(const Gate& gate, char* g_u, int row0, int slice,
                                           float (&d)[Cfg::kTileN / 2]) {
   using Element = typename Cfg::Element;
   constexpr int kChunks = kColumnBox / 8;
   const int lane = threadIdx.x % 32;
   const int row = row0 + threadIdx.x % 128 / 32 * 16 + lane % 16;
   char* lines = g_u + lane / 16 * Cfg::kSliceBytes;
-  tile::with_epilogue_gate(p.gate, [&](const Gate& gate) {
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      char* at = lines + out_offset<Cfg>(row, c);
-      std::uint32_t words[4];  // g of rows i = 0, 1, then u
-      ptx::ldmatrix_x4(words, ptx::shared_address(at));
+  for (int c = 0; c < kChunks; ++c) {
+    char* at = lines + out_offset<Cfg>(row, c);
+    std::uint32_t words[4];  // g of rows i = 0, 1, then u
+    ptx::ldmatrix_x4(words, ptx::shared_address(at));
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float* sums = d + 4 * (kChunks * slice + c) + 2 * i;
-        const Pair g = unpack<Element>(words[i]);
-        const Pair u = unpack<Element>(words[2 + i]);
-        const auto lo = math::gate_mul_grad(gate, g.lo, u.lo, sums[0]);
-        const auto hi = math::gate_mul_grad(gate, g.hi, u.hi, sums[1]);
-        words[i] = pack<Element>({lo.dg, hi.dg});
-        words[2 + i] = pack<Element>({lo.du, hi.du});
-        sums[0] = lo.h;
-        sums[1] = hi.h;
-      }
-      ptx::stmatrix_x4(at, words[0], words[1], words[2], words[3]);
+    for (int i = 0; i < 2; ++i) {
+      float* sums = d + 4 * (kChunks * slice + c) + 2 * i;
+      const Pair g = unpack<Element>(words[i]);
+      const Pair u = unpack<Element>(words[2 + i]);
+      const auto lo = math::gate_mul_grad(gate, g.lo, u.lo, sums[0]);
+      const auto hi = math::gate_mul_grad(gate, g.hi, u.hi, sums[1]);
+      words[i] = pack<Element>({lo.dg, hi.dg});
+      words[2 + i] = pack<Element>({lo.du, hi.du});
+      sums[0] = lo.h;
+      sums[1] = hi.h;
     }
-  });
+    ptx::stmatrix_x4(at, words[0], words[1], words[2], words[3]);
+  }
 }
 
 // The h that grad_rows() left in d: a slice of 64 rows.

@@ -303,6 +303,12 @@ __device__ __forceinline__ void put_outputs(const GemmParams& p, char* out, Tile
   }
 }
 
+template <class Cfg>
+__device__ __forceinline__ void clear(float (&d)[2][Cfg::kTileN / 2]) {
+#pragma unroll
+  for (int i = 0; i < Cfg::kTileN / 2; ++i) d[0][i] = d[1][i] = 0.0F;
+}
+
 // The tiles of one consumer, the tensor cores changing hands between the two. Calls
 // finish(turn, t, d) for each: the CTA's turn, the tile's index and the sums.
 template <class Cfg, class Finish>
@@ -317,6 +323,9 @@ __device__ __forceinline__ void pingpong(const GemmParams& p, const Smem<Cfg>& s
     if (turn % 2 != consumer) continue;
     ring.skip_to(turn * k_blocks);
     float d[2][Cfg::kTileN / 2];
+    // NOTE: the first wgmma reads no sums, but ptxas keeps the last tile's alive until it: with the
+    // epilogue of gate_up_grad it then spills them.
+    if constexpr (Cfg::kGateGrad) clear<Cfg>(d);
     ptx::named_barrier_sync(kTensorBarrier + consumer, 256);
     multiply<Cfg, 2>(smem, ring, k_blocks, 0, d,
                      [&] { ptx::named_barrier_arrive(kTensorBarrier + (consumer ^ 1), 256); });
@@ -374,12 +383,22 @@ __device__ __forceinline__ void fetch_slice(const GemmParams& p, const Smem<Cfg>
   ptx::tensor_copy<1, 2>(smem.u(slot), p.u, at, full);
 }
 
-// One slice of a tile: dg and du over g and u, then h over dg, each stored by TMA. Then the slot is
-// fetched anew, which whoever comes to it next waits for.
-template <class Cfg>
-__device__ __forceinline__ void put_slice(const GemmParams& p, const Smem<Cfg>& smem, int consumer,
-                                          int rank, Tile tile, int turn, int in_tile,
-                                          float (&d)[2][Cfg::kTileN / 2]) {
+// A consumer's tile of gate_up_grad.
+struct GradTile {
+  Tile tile;
+  int consumer;
+  int rank;
+  int turn;
+};
+
+// Slice `in_tile` of a tile, whose sums are the `at`-th of d: dg and du over g and u by
+// rows(half, g_u), then h over dg, each stored by TMA. Then the slot is fetched anew, which whoever
+// comes to it next waits for.
+template <class Cfg, class Rows>
+__device__ __forceinline__ void put_slice(const GemmParams& p, const Smem<Cfg>& smem,
+                                          const GradTile& t, int in_tile, int at,
+                                          const float (&d)[2][Cfg::kTileN / 2], const Rows& rows) {
+  const auto [tile, consumer, rank, turn] = t;
   const bool leader = threadIdx.x % 128 == 0;
   const int slice = turn * Cfg::kSlices + in_tile;
   const int slot = slice % Cfg::kSlots;
@@ -388,7 +407,7 @@ __device__ __forceinline__ void put_slice(const GemmParams& p, const Smem<Cfg>& 
   ptx::mbarrier_wait(smem.inputs(slot), slice / Cfg::kSlots & 1);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    grad_rows<Cfg>(p, smem.g(slot), 64 * half, in_tile, d[half]);
+    rows(half, smem.g(slot));
   }
   ptx::fence_shared_for_async();
   ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
@@ -402,7 +421,7 @@ __device__ __forceinline__ void put_slice(const GemmParams& p, const Smem<Cfg>& 
     ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      grad_h_rows<Cfg>(smem.g(slot), 64 * half, in_tile, d[half]);
+      grad_h_rows<Cfg>(smem.g(slot), 64 * half, at, d[half]);
     }
     ptx::fence_shared_for_async();
     ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
@@ -414,6 +433,44 @@ __device__ __forceinline__ void put_slice(const GemmParams& p, const Smem<Cfg>& 
   if (leader) {
     ptx::bulk_wait_read();
     fetch_slice<Cfg>(p, smem, slice + Cfg::kSlots, rank);
+  }
+}
+
+// Moves the next slice's sums to the front.
+template <class Cfg>
+__device__ __forceinline__ void next_slice(float (&d)[2][Cfg::kTileN / 2]) {
+  constexpr int kSums = kColumnBox / 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int i = 0; i < Cfg::kTileN / 2 - kSums; ++i) d[half][i] = d[half][i + kSums];
+  }
+}
+
+// The slices of a tile. Plain silu, what most models use, takes the sums where they are. All other
+// gates share one body for every slice: unrolled, their instructions outgrow the SM's cache, which
+// took up to twice the time (docs/kernels/gate_up_grad.md).
+template <class Cfg>
+__device__ __forceinline__ void put_slices(const GemmParams& p, const Smem<Cfg>& smem,
+                                           const GradTile& t, float (&d)[2][Cfg::kTileN / 2]) {
+  const bool plain = math::is_plain(p.gate);
+  if (plain && p.gate.activation == Activation::kSilu) {
+    const Gate silu = tile::plain_gate(Activation::kSilu);
+#pragma unroll
+    for (int i = 0; i < Cfg::kSlices; ++i) {
+      put_slice<Cfg>(p, smem, t, i, i, d, [&](int half, char* g_u) {
+        grad_rows<Cfg>(silu, g_u, 64 * half, i, d[half]);
+      });
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int i = 0; i < Cfg::kSlices; ++i) {
+    put_slice<Cfg>(p, smem, t, i, 0, d, [&](int half, char* g_u) {
+      tile::with_gate(p.gate, plain,
+                      [&](const Gate& gate) { grad_rows<Cfg>(gate, g_u, 64 * half, 0, d[half]); });
+    });
+    next_slice<Cfg>(d);
   }
 }
 
@@ -429,10 +486,7 @@ __device__ __forceinline__ void consume_gate_grad(const GemmParams& p, const Sme
   pingpong<Cfg>(p, smem, consumer, [&](int turn, int t, float(&d)[2][Cfg::kTileN / 2]) {
     const Tile tile = tile_at(p.order, t);
     ptx::named_barrier_sync(kOutTileBarrier + consumer, 256);
-#pragma unroll
-    for (int i = 0; i < Cfg::kSlices; ++i) {
-      put_slice<Cfg>(p, smem, consumer, rank, tile, turn, i, d);
-    }
+    put_slices<Cfg>(p, smem, {tile, consumer, rank, turn}, d);
     ptx::named_barrier_arrive(kOutTileBarrier + (consumer ^ 1), 256);
   });
   if (leader) ptx::bulk_wait();

@@ -62,9 +62,7 @@ __device__ __forceinline__ void with_gate(const Gate& gate, bool plain, const F&
 /// more branch is compiled and not six.
 template <class F>
 __device__ __forceinline__ void with_epilogue_gate(const Gate& gate, const F& f) {
-  const bool plain = gate.alpha == 1.0F && isinf(gate.limit) && gate.up_offset == 0.0F &&
-                     gate.gate_multiplier == 1.0F && gate.output_multiplier == 1.0F;
-  if (plain && gate.activation == Activation::kSilu) {
+  if (math::is_plain(gate) && gate.activation == Activation::kSilu) {
     f(plain_gate(Activation::kSilu));
     return;
   }
