@@ -22,6 +22,7 @@ import math
 import statistics
 import subprocess
 import sys
+import time
 from ctypes import Structure, byref, c_size_t, c_void_p, sizeof
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -607,11 +608,16 @@ def main() -> None:
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--file")
     parser.add_argument("--seconds", type=float, default=0.1, help="of sampling, for each candidate")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds; then no further case begins")
     args = parser.parse_args()
+    started = time.monotonic()
     torch.manual_seed(1)
     meta = ceilings(args.build)
     rows: list[dict[str, Any]] = []
     for case in read_cases(args):
+        if time.monotonic() - started > args.limit:
+            print("left out, no time:", case.text, file=sys.stderr)
+            continue
         got = bench(case, args.seconds, meta)
         rows += got
         torch.cuda.empty_cache()
