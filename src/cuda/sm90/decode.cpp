@@ -45,7 +45,7 @@ Reason feature_refusal(const Problem& p) {
   return {};
 }
 
-// Weights move by bulk copies of rows, and the norm reads its rows by 16 bytes.
+// Weights and activations move by bulk copies of rows, and the norm reads its rows by 16 bytes.
 Reason stride_refusal(const OperandSpec& spec) {
   constexpr std::int64_t kUnit = 16;
   for (const std::int64_t stride : {spec.layout.row_stride_bytes, spec.layout.block_stride_bytes}) {
@@ -65,7 +65,7 @@ Reason shape_refusal(const Problem& p) {
     if (spec.access == Access::kUnused) continue;
     if (const Reason reason = stride_refusal(spec); !reason.empty()) return reason;
   }
-  // Activations come by tensor maps: x, or the dense n of the norm; h of down, or the dense one.
+  // Many tokens come by tensor maps: x, or the dense n of the norm; h of down, or the dense one.
   const Operand input = has_gate_up(p) ? Operand::kX : Operand::kH;
   return p.norm.enabled ? Reason{} : matrix_view_refusal(spec_of(specs, input));
 }
@@ -175,19 +175,20 @@ class Launcher {
             l.block_stride_bytes, blocks ? static_cast<int>(l.block_rows) : 0};
   }
 
-  // Boxes of 64 columns x all tokens; columns outside the matrix read as 0.
-  Status encode_input(Operand id, const RowMajor& dense, CUtensorMap& out) const {
+  // An input of the kernel: the operand, or the dense one of the payload. Many tokens come by
+  // boxes of 64 columns; columns outside the matrix read as 0.
+  Status set_input(Operand id, const RowMajor& dense, const DecodeTiling& tiling, RowMajor& rows,
+                   CUtensorMap& map) const {
+    rows = dense.base != nullptr ? dense : matrix(id);
+    if (tiling.tokens <= sm90::kDecodeRowTokens) return {};
     OperandSpec spec = spec_of(specs_, id);
-    const void* base = address(operands_, id);
-    if (dense.base != nullptr) {
-      spec.layout = {.row_stride_bytes = dense.row_bytes};
-      base = dense.base;
-    }
-    const auto view = make_matrix_view(spec, base, kBoxColumns, static_cast<std::int32_t>(p_.m));
+    spec.layout = {.row_stride_bytes = rows.row_bytes};
+    const auto view =
+        make_matrix_view(spec, rows.base, kBoxColumns, static_cast<std::int32_t>(p_.m));
     if (!view) return view.error();
-    const auto map = encode(*view, base, TensorSwizzle::kSwizzle128);
-    if (!map) return map.error();
-    out = *map;
+    const auto encoded = encode(*view, rows.base, TensorSwizzle::kSwizzle128);
+    if (!encoded) return encoded.error();
+    map = *encoded;
     return {};
   }
 
@@ -209,7 +210,7 @@ class Launcher {
   }
 
   Status fill_gate_up(DecodeParams& params) const {
-    SLUICE_TRY(encode_input(Operand::kX, scratch_.n, params.x_map));
+    SLUICE_TRY(set_input(Operand::kX, scratch_.n, tilings_.gate_up, params.x, params.x_map));
     params.w_gate = weights(Operand::kWGate);
     params.w_up = weights(Operand::kWUp);
     params.h_out = p_.op == Op::kMlp ? scratch_.h : matrix(Operand::kH);
@@ -230,7 +231,7 @@ class Launcher {
   }
 
   Status fill_down(DecodeParams& params) const {
-    SLUICE_TRY(encode_input(Operand::kH, scratch_.h, params.h_map));
+    SLUICE_TRY(set_input(Operand::kH, scratch_.h, tilings_.down, params.h_in, params.h_map));
     params.w_down = weights(Operand::kWDown);
     params.y = matrix(Operand::kY);
     params.split = tilings_.down.split;

@@ -37,10 +37,9 @@ Status launch_first(const DecodeLaunch& launch, const DecodeParams& params) noex
 
 template <class E>
 Status launch_typed(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
-  return launch_first<DecodeConfig<E, 8, 64, 256, 5>, DecodeConfig<E, 8, 32, 256, 4>,
-                      DecodeConfig<E, 16, 64, 256, 5>, DecodeConfig<E, 16, 32, 256, 4>,
-                      DecodeConfig<E, 32, 64, 256, 4>, DecodeConfig<E, 64, 64, 256, 3>>(launch,
-                                                                                        params);
+  return launch_first<DecodeConfig<E, 8, 32, 512, 5>, DecodeConfig<E, 16, 64, 256, 5>,
+                      DecodeConfig<E, 16, 32, 512, 4>, DecodeConfig<E, 32, 64, 256, 4>,
+                      DecodeConfig<E, 64, 64, 256, 3>>(launch, params);
 }
 
 }  // namespace

@@ -6,11 +6,13 @@
 // roles (416 threads, a CTA for each SM)
 //   warps 0-7    consumers: mma, reduction, gate, stores
 //   warps 8-11   weight producers: each copies a quarter of a stage's rows, one bulk copy a row
-//   warp 12      activation producer: one thread; boxes of x or h, and the grid barriers
+//   warp 12      activation producer: a bulk copy a token, or of many tokens a box a lane; also
+//                meets the other CTAs at the grid barriers
 // shared memory
-//   stages x { activations: depth / 64 boxes of tokens x 64, 128-byte swizzle, m tokens filled
-//              weights: rows x (depth + 8) elements, so that the rows of an ldmatrix lie in
-//              different banks }
+//   stages x { activations: tokens x depth, or depth / 64 boxes of tokens x 64 with the 128-byte
+//              swizzle; m tokens filled | weights: rows x depth }
+//              Rows of up to 16 tokens are not padded: copies to addresses that are no multiple of
+//              128 bytes cost 5 to 25 % of the stream (log of the kernel's page).
 //   | partial sums: 2 x { depth warps x rows x 10 floats } | mbarriers
 // mbarriers
 //   full[s]    5 arrivals (each producer warp's expect_tx) and the stage's bytes; consumers wait
@@ -28,9 +30,8 @@
 
 #include "cuda/ptx/bulk_copy.cuh"
 #include "cuda/ptx/grid_dependency.cuh"
-#include "cuda/ptx/ldmatrix.cuh"
-#include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/warpgroup.cuh"
+#include "cuda/sm90/decode_multiply.cuh"
 #include "cuda/sm90/decode_norm.cuh"
 #include "cuda/sm90/decode_schedule.hpp"
 #include "cuda/tile/grid_barrier.cuh"
@@ -39,10 +40,8 @@
 
 namespace sluice::cuda::sm90 {
 
-inline constexpr int kWeightWarps = 4;
+inline constexpr int kWeightWarps = 4;  // a warp issues 26 copies a microsecond, 64 rows want 70
 inline constexpr int kDecodeThreads = kConsumers + 32 * (kWeightWarps + 1);
-inline constexpr int kBoxColumns = 64;  // 128 bytes: one swizzle span
-inline constexpr int kSliceTokens = 8;  // columns of one mma, and of one slice of the reduction
 // Floats of a slot's partial sums: 8 and a pad that keeps float2 writes and column reads apart.
 inline constexpr int kPartialStride = 10;
 
@@ -60,18 +59,17 @@ struct DecodeConfig {
   static constexpr int kRowWarps = kRows / (kTiles * kMmaRows);
   static constexpr int kDepthWarps = kConsumerWarps / kRowWarps;
   static constexpr int kSlices = kTokens / kSliceTokens;
-  static constexpr int kActivationBytes = kTokens * kDepth * 2;
-  static constexpr int kWeightRowBytes = kDepth * 2 + 16;
+  static constexpr bool kBoxes = kTokens > kDecodeRowTokens;
+  static constexpr bool kLdmatrix = kTokens > kDecodeSpanTokens;
+  static constexpr int kTokenBytes = kDepth * 2;
+  static constexpr int kWeightRowBytes = kDepth * 2 + (kLdmatrix ? 16 : 0);
+  static constexpr int kActivationBytes = kTokens * kTokenBytes;
   static constexpr int kStageBytes = (kActivationBytes + kRows * kWeightRowBytes + 1023) & ~1023;
   static constexpr int kPartialFloats = kDepthWarps * kRows * kPartialStride;
   static constexpr int kBarriers = 2 * kStages + 2;
-  static constexpr int kSmemBytes = 1024 + kStages * kStageBytes + 2 * kPartialFloats * 4 +
-                                    kBarriers * 8;  // 1024: to align the base
-  /// Two fit an SM where shared memory allows, so that a launch fills its ring while the one ahead
-  /// ends; 1 KB of each is the system's.
-  static constexpr int kResident = kSmemBytes <= 113 * 1024 ? 2 : 1;
-  static_assert(kTokens % kSliceTokens == 0 && kDepth % kBoxColumns == 0);
-  static_assert(kRows == kTiles * kRowWarps * kMmaRows && kRows / kWeightWarps <= 32);
+  static constexpr int kSmemBytes = kStages * kStageBytes + 2 * kPartialFloats * 4 + kBarriers * 8;
+  static_assert(kTokens % kSliceTokens == 0 && kDepth % (kSpanColumns * kDepthWarps) == 0);
+  static_assert(kRows == kTiles * kRowWarps * kMmaRows && kRows <= 32 * kWeightWarps);
   static_assert(kDepthWarps * kRowWarps == kConsumerWarps);
   static_assert(kSmemBytes <= 227 * 1024);
   static_assert(kDecodeMaxGroups <= WorkspaceHeader::kTickets);
@@ -79,7 +77,7 @@ struct DecodeConfig {
 
 template <class Cfg>
 struct DecodeSmem {
-  char* base;  // multiple of 1024
+  char* base;  // multiple of 1024, as is a stage where boxes are swizzled
   __device__ char* activations(int stage) const { return base + stage * Cfg::kStageBytes; }
   __device__ char* weights(int stage) const { return activations(stage) + Cfg::kActivationBytes; }
   __device__ float* partial(int buffer) const {
@@ -171,37 +169,52 @@ __device__ __forceinline__ void produce_weights(const DecodeParams& p,
   }
 }
 
-// Brings the activations of each stage of a phase: of each box the m rows that are there. What the
-// others hold reaches no output, for an mma keeps columns apart. One thread.
+// Streams the activations of one phase: lane l brings token l's columns of a chunk, or the l-th box
+// of all m tokens. What the slots of other tokens hold reaches no output, for an mma keeps columns
+// apart.
 template <class Cfg>
-__device__ __forceinline__ void stream_activations(const CUtensorMap& map, int m,
-                                                   const DecodeSmem<Cfg>& smem,
+__device__ __forceinline__ void stream_activations(const RowMajor& in, const CUtensorMap& map,
+                                                   int m, const DecodeSmem<Cfg>& smem,
                                                    const DecodePhase& phase,
                                                    tile::RingCursor<Cfg::kStages>& ring) {
-  constexpr int kBoxBytes = Cfg::kTokens * kBoxColumns * 2;
-  const int filled_bytes = m * kBoxColumns * 2;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int b = 0; b < phase.blocks; ++b) {
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
-      const int boxes = (phase.chunk_columns(c, Cfg::kDepth) + kBoxColumns - 1) / kBoxColumns;
+      const int columns = phase.chunk_columns(c, Cfg::kDepth);
+      // A box is whole: outside the matrix it reads as 0.
+      const int copies = Cfg::kBoxes ? (columns + kSpanColumns - 1) / kSpanColumns : m;
+      const int bytes = Cfg::kBoxes ? m * kSpanBytes : columns * 2;
       std::uint64_t& full = smem.full(ring.stage);
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
-      ptx::mbarrier_arrive_expect_bytes(full, static_cast<std::uint32_t>(boxes * filled_bytes));
-      for (int i = 0; i < boxes; ++i) {
-        const std::int32_t at[5] = {c * Cfg::kDepth + i * kBoxColumns, 0};
-        ptx::tensor_copy_2d(smem.activations(ring.stage) + i * kBoxBytes, map, at, full);
+      if (lane == 0)
+        ptx::mbarrier_arrive_expect_bytes(full, static_cast<std::uint32_t>(copies * bytes));
+      __syncwarp();
+      if (lane < copies) {
+        char* to = smem.activations(ring.stage);
+        if constexpr (Cfg::kBoxes) {
+          const std::int32_t at[5] = {c * Cfg::kDepth + lane * kSpanColumns, 0};
+          ptx::tensor_copy_2d(to + lane * Cfg::kTokens * kSpanBytes, map, at, full);
+        } else {
+          const char* from = static_cast<const char*>(in.base) + lane * in.row_bytes;
+          ptx::bulk_copy(to + lane * Cfg::kTokenBytes, from + std::int64_t{c} * Cfg::kTokenBytes,
+                         static_cast<std::uint32_t>(bytes), full);
+        }
       }
       ring.advance();
     }
   }
 }
 
-// All CTAs have written what `ready` announces in each of them, and this thread's copies see it.
+// All CTAs have written what `ready` announces in each of them, and this warp's copies see it.
 template <class Cfg>
 __device__ __forceinline__ void meet(const DecodeParams& p, std::uint64_t& ready, int index) {
-  ptx::mbarrier_wait(ready, 0);
-  BarrierWord& barrier = p.header->barriers[index];
-  const std::uint32_t ticket = tile::grid_arrive(barrier);
-  if (!tile::grid_wait(*p.header, barrier, ticket)) __trap();
+  if (threadIdx.x % 32 == 0) {
+    ptx::mbarrier_wait(ready, 0);
+    BarrierWord& barrier = p.header->barriers[index];
+    const std::uint32_t ticket = tile::grid_arrive(barrier);
+    if (!tile::grid_wait(*p.header, barrier, ticket)) __trap();
+  }
+  __syncwarp();
   ptx::fence_global_for_async();
 }
 
@@ -214,10 +227,12 @@ __device__ __forceinline__ void produce_activations(const DecodeParams& p,
   ptx::wait_for_prerequisites();
   if (p.h_out.base != nullptr) {
     if (p.norm.n.base != nullptr) meet<Cfg>(p, smem.ready(0), barriers++);
-    stream_activations<Cfg>(p.x_map, p.m, smem, gate_up_phase<Cfg>(p), ring);
+    stream_activations<Cfg>(p.x, p.x_map, p.m, smem, gate_up_phase<Cfg>(p), ring);
     if (p.y.base != nullptr) meet<Cfg>(p, smem.ready(1), barriers++);
   }
-  if (p.y.base != nullptr) stream_activations<Cfg>(p.h_map, p.m, smem, down_phase<Cfg>(p), ring);
+  if (p.y.base != nullptr) {
+    stream_activations<Cfg>(p.h_in, p.h_map, p.m, smem, down_phase<Cfg>(p), ring);
+  }
 }
 
 // This consumer warp's own rows are written: tells the activation producer.
@@ -225,62 +240,6 @@ __device__ __forceinline__ void announce(std::uint64_t& ready) {
   ptx::fence_global_for_async();
   __syncwarp();
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ready);
-}
-
-template <class Cfg>
-using Accumulators = float[Cfg::kTiles][Cfg::kSlices][4];
-
-// d += this warp's share of one stage: every kDepthWarps-th step of 16 columns. In a last step of
-// 8 columns the other 8 hold what an earlier stage left: both operands count as 0 there.
-template <class Cfg>
-__device__ __forceinline__ void multiply_stage(const DecodeSmem<Cfg>& smem, int stage, int columns,
-                                               Accumulators<Cfg>& d) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int depth_warp = warp % Cfg::kDepthWarps;
-  const int row_warp = warp / Cfg::kDepthWarps;
-  const std::uint32_t a_row =
-      ptx::shared_address(smem.weights(stage)) +
-      (row_warp * Cfg::kTiles * kMmaRows + lane % 16) * Cfg::kWeightRowBytes + lane / 16 * 16;
-  const std::uint32_t b_box = ptx::shared_address(smem.activations(stage));
-  // Lane's row and half of K in the matrices of B: one slice of tokens, or two.
-  const int b_half = lane / 8 % 2;
-  const int b_token = Cfg::kSlices == 1 ? lane % 8 : lane % 8 + lane / 16 * 8;
-#pragma unroll
-  for (int i = 0; i < Cfg::kDepth / 16 / Cfg::kDepthWarps; ++i) {
-    const int step = i * Cfg::kDepthWarps + depth_warp;
-    if (step * 16 >= columns) break;
-    const bool half_step = step * 16 + 8 == columns;
-    std::uint32_t a[Cfg::kTiles][4];
-#pragma unroll
-    for (int t = 0; t < Cfg::kTiles; ++t) {
-      ptx::ldmatrix_x4(a[t], a_row + t * kMmaRows * Cfg::kWeightRowBytes + step * 32);
-      if (half_step) a[t][2] = a[t][3] = 0;
-    }
-    std::uint32_t b[Cfg::kSlices][2];
-    const int unit = (step % 4 * 2 + b_half) ^ (lane % 8);
-    const std::uint32_t b_at = b_box + step / 4 * (Cfg::kTokens * kBoxColumns * 2) +
-                               b_token * (kBoxColumns * 2) + unit * 16;
-    if constexpr (Cfg::kSlices == 1) {
-      ptx::ldmatrix_x2(b[0], b_at);
-    } else {
-#pragma unroll
-      for (int s = 0; s < Cfg::kSlices; s += 2) {
-        std::uint32_t two[4];
-        ptx::ldmatrix_x4(two, b_at + s * kSliceTokens * (kBoxColumns * 2));
-        b[s][0] = two[0], b[s][1] = two[1];
-        b[s + 1][0] = two[2], b[s + 1][1] = two[3];
-      }
-    }
-#pragma unroll
-    for (int s = 0; s < Cfg::kSlices; ++s) {
-      if (half_step) b[s][1] = 0;
-#pragma unroll
-      for (int t = 0; t < Cfg::kTiles; ++t) {
-        ptx::mma_m16n8k16<typename Cfg::Element>(d[t][s], a[t], b[s][0], b[s][1]);
-      }
-    }
-  }
 }
 
 // This warp's sums of one slice, for the others to read: [depth warp][slot][token].
@@ -421,7 +380,8 @@ __device__ __forceinline__ void consume(const DecodeParams& p, const DecodeSmem<
     Accumulators<Cfg> d = {};
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
-      multiply_stage<Cfg>(smem, ring.stage, phase.chunk_columns(c, Cfg::kDepth), d);
+      multiply_stage<Cfg>(smem.weights(ring.stage), smem.activations(ring.stage),
+                          phase.chunk_columns(c, Cfg::kDepth), d);
       release<Cfg>(smem, ring.stage);
       ring.advance();
     }
@@ -468,10 +428,10 @@ __device__ __forceinline__ void consume_all(const DecodeParams& p, const DecodeS
 }
 
 template <class Cfg>
-__global__ void __launch_bounds__(kDecodeThreads, Cfg::kResident)
+__global__ void __launch_bounds__(kDecodeThreads, 1)
     decode(const __grid_constant__ DecodeParams p) {
-  extern __shared__ char raw[];
-  const DecodeSmem<Cfg> smem{raw + (1024 - ptx::shared_address(raw) % 1024) % 1024};
+  extern __shared__ __align__(1024) char raw[];
+  const DecodeSmem<Cfg> smem{raw};
   if (threadIdx.x == 0) {
     for (int s = 0; s < Cfg::kStages; ++s) {
       ptx::mbarrier_init(smem.full(s), kWeightWarps + 1);
@@ -487,7 +447,7 @@ __global__ void __launch_bounds__(kDecodeThreads, Cfg::kResident)
     consume_all<Cfg>(p, smem);
   } else if (warp < kConsumerWarps + kWeightWarps) {
     produce_weights<Cfg>(p, smem);
-  } else if (threadIdx.x % 32 == 0) {
+  } else {
     produce_activations<Cfg>(p, smem);
   }
 }

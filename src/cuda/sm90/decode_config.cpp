@@ -11,21 +11,18 @@ namespace {
 // Weights in flight are stages x rows x depth x 2 bytes: as many as fit beside the activations of
 // the stages (tokens x depth x 2) and the reduction. See docs/kernels/mlp_decode.md, "Tilings".
 constexpr DecodeTiling kTilings[] = {
-    {.tokens = 8, .rows = 64, .depth = 256, .stages = 5},
-    {.tokens = 8, .rows = 32, .depth = 256, .stages = 4},
+    {.tokens = 8, .rows = 32, .depth = 512, .stages = 5},
     {.tokens = 16, .rows = 64, .depth = 256, .stages = 5},
-    {.tokens = 16, .rows = 32, .depth = 256, .stages = 4},
+    {.tokens = 16, .rows = 32, .depth = 512, .stages = 4},
     {.tokens = 32, .rows = 64, .depth = 256, .stages = 4},
     {.tokens = 64, .rows = 64, .depth = 256, .stages = 3},
 };
 constexpr int kSplits[] = {1, kDecodeMaxSplit};
 
 constexpr double kMemoryBytesPerUs = 34e3;  // of an SM: 4.5 TB/s over 132
-constexpr double kMemoryLatencyUs = 1.3;    // under load
+constexpr double kMemoryLatencyUs = 2.5;    // 79 KB in flight stream 8 % slower than 155 KB
 constexpr double kIngestBytesPerUs = 50e3;  // of an SM: 32 and 64 tokens, log of the kernel's page
 constexpr double kPartsUs = 2.5;            // partial sums: a fence, an atomic and two trips to L2
-// Times closer than this count as equal: then the table's order, which was measured, decides.
-constexpr double kModelStepUs = 2.0;
 
 double ceil_div(double a, double b) {
   return static_cast<double>(static_cast<std::int64_t>((a + b - 1) / b));
@@ -79,12 +76,10 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
       ranked[count++] = tiling;
     }
   }
-  const auto steps = [&](const DecodeTiling& t) {
-    return static_cast<std::int64_t>(decode_model_us(t, shape) / kModelStepUs);
-  };
-  std::stable_sort(
-      ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count),
-      [&](const DecodeTiling& a, const DecodeTiling& b) { return steps(a) < steps(b); });
+  std::stable_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count),
+                   [&](const DecodeTiling& a, const DecodeTiling& b) {
+                     return decode_model_us(a, shape) < decode_model_us(b, shape);
+                   });
   std::copy_n(ranked.begin(), std::min(count, out.size()), out.begin());
   return count;
 }

@@ -10,6 +10,11 @@
 namespace sluice::cuda::sm90 {
 
 inline constexpr int kDecodeMaxTokens = 64;
+/// Tilings of up to as many tokens bring activations by rows, the others by boxes.
+inline constexpr int kDecodeRowTokens = 8;
+/// Tilings of up to as many tokens read rows without padding by spans, the others padded rows by
+/// ldmatrix.
+inline constexpr int kDecodeSpanTokens = 16;
 inline constexpr int kDecodeMaxSplit = 2;
 inline constexpr int kDecodeMaxGroups = 128;  ///< that share rows: each has a ticket
 

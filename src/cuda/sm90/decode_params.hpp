@@ -37,8 +37,10 @@ struct DecodeNorm {
 };
 
 struct DecodeParams {
-  CUtensorMap x_map;  // x or n [m, d], box 64 columns x m
-  CUtensorMap h_map;  // h [m, h], the same box
+  RowMajor x;         // [m, d], or n
+  RowMajor h_in;      // [m, h]
+  CUtensorMap x_map;  // of more than kDecodeRowTokens tokens: x in boxes of 64 columns x m
+  CUtensorMap h_map;
   WeightRows w_gate;
   WeightRows w_up;
   WeightRows w_down;
