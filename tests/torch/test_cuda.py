@@ -145,12 +145,13 @@ class Cuda(unittest.TestCase):
 
         torch._dynamo.reset()
         compiled = torch.compile(block, fullgraph=True, dynamic=True)
-        pool = torch.cuda.graph_pool_handle()
+        pool, graphs = torch.cuda.graph_pool_handle(), []  # who shares a pool keeps its graphs
         with torch.no_grad():
             for m in (16, 2, 128):
                 x = weights.x(m).cuda()
                 compiled(x)
                 graph = torch.cuda.CUDAGraph()
+                graphs.append(graph)
                 with torch.cuda.graph(graph, pool=pool):
                     y = compiled(x)
                 for seed in (3, 4):

@@ -306,9 +306,11 @@ def _described(device: CDevice) -> DeviceInfo:
     )  # fmt: skip
 
 
-def _variants(backend: int) -> tuple[str, ...]:
+def variants(backend: str) -> tuple[str, ...]:
+    """Names of a backend's variants, best first; none where this build lacks it. Touches no device."""
+    index = _one_of("backend", backend, BACKENDS)
     names: list[str] = []
-    while name := library().sluice_variant_name(backend, len(names)):
+    while name := library().sluice_variant_name(index, len(names)):
         names.append(name.decode())
     return tuple(names)
 
@@ -323,7 +325,7 @@ def info() -> Info:
         version=version(),
         library=library_folder() / LIBRARY,
         devices=tuple(_described(device) for device in devices),
-        variants={name: _variants(backend) for backend, name in enumerate(BACKENDS)},
+        variants={name: variants(name) for name in BACKENDS},
     )
 
 

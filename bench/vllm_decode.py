@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM with and without the plug-in: tokens a second, time to first token, the tokens themselves.
+
+    python bench/vllm_decode.py bench/results/h200/vllm.json
+
+Two processes on one GPU, each a whole vLLM with CUDA graphs and torch.compile (SLUICE_VLLM=off, and auto),
+take turns, so that a slow minute hits both. The model has Llama-3.1-8B's configuration and normal * 0.02
+as weights, the same in both: vLLM's own dummy weights are tiny and equal in every layer. A step's time is
+that of generating the output less that of one token, over the steps between. Ids are compared as far as
+they agree; where they part, the gap of stock's two best log-probabilities says how near a tie it was.
+
+Needs vLLM 0.23 and this package installed, its entry point included (python -m sluice doctor)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+MODEL = "llama-3.1-8b"
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
+    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 16384,
+    "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "vocab_size": 128256, "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+ENVIRONMENT = {
+    "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the weights are at hand
+}  # fmt: skip
+BATCHES = (1, 16, 64, 4, 32, 8, 2)  # measured in this order: what is cut off matters least
+PROMPT = 32
+CHECKED = (4, 48)  # sequences and tokens whose ids and log-probabilities are compared
+KV_BYTES = 12 << 30  # said, not profiled: two processes that start together would see each other
+
+
+# --- one vLLM
+
+
+def set_weights(model: Any) -> None:
+    """Normal * 0.02 from a seed, norms 1: the same in each process."""
+    import torch
+
+    torch.manual_seed(7)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(0, 0.02)
+        else:
+            parameter.data.fill_(1)
+    torch.cuda.synchronize()
+
+
+class Engine:
+    """What a worker does for its parent."""
+
+    def __init__(self, prompt_tokens: int) -> None:
+        from vllm import LLM
+
+        begin = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+            self.llm = LLM(
+                folder, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
+                max_model_len=max(2048, prompt_tokens + 16), max_num_seqs=max(BATCHES),
+                max_num_batched_tokens=max(2048, prompt_tokens), disable_log_stats=True,
+                gpu_memory_utilization=0.4, kv_cache_memory_bytes=KV_BYTES,
+                compilation_config={"cudagraph_capture_sizes": sorted(BATCHES)},
+            )  # fmt: skip
+        self.llm.apply_model(set_weights)
+        self.start_s = time.perf_counter() - begin
+
+    def generate(self, batch: int, tokens: int, prompt: int, logprobs: int | None = None) -> Any:
+        """Seconds, and vLLM's outputs."""
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(
+            max_tokens=tokens, min_tokens=tokens, ignore_eos=True, temperature=0.0,
+            detokenize=False, logprobs=logprobs,
+        )  # fmt: skip
+        prompts = [
+            {"prompt_token_ids": [(7919 * i + 31 * j) % 32000 + 5 for j in range(prompt)]}
+            for i in range(batch)
+        ]
+        begin = time.perf_counter()
+        outputs = self.llm.generate(prompts, sampling, use_tqdm=False)
+        return time.perf_counter() - begin, outputs
+
+    def seconds(self, batch: int, tokens: int, prompt: int) -> float:
+        return self.generate(batch, tokens, prompt)[0]
+
+    def check(self) -> list[list[tuple[int, float]]]:
+        """Of each sequence and step the token and how far the second best is behind it."""
+        batch, tokens = CHECKED
+        _, outputs = self.generate(batch, tokens, PROMPT, logprobs=2)
+        steps = []
+        for output in outputs:
+            best = output.outputs[0]
+            gaps = []
+            for token, candidates in zip(best.token_ids, best.logprobs):
+                first, second, *_ = sorted((c.logprob for c in candidates.values()), reverse=True)
+                gaps.append((token, first - second))
+            steps.append(gaps)
+        return steps
+
+    def facts(self) -> dict[str, Any]:
+        """Who serves the MLPs, and what memory it took."""
+        import torch
+
+        found: dict[str, Any] = {
+            "start_s": self.start_s, "peak_bytes": torch.cuda.max_memory_allocated(),
+        }  # fmt: skip
+        operators = sys.modules.get("sluice.vllm.operators")
+        if operators is not None:
+            found["calls"] = operators.calls
+            found["choices"] = [str(choice) for choice in operators.choices.values()]
+        return found
+
+
+def serve(prompt_tokens: int) -> None:
+    """The worker: one line of JSON in, one out. Whatever else prints goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    engine = Engine(prompt_tokens)
+    print(json.dumps("ready"), file=answers, flush=True)
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        print(json.dumps(getattr(engine, name)(*arguments)), file=answers, flush=True)
+
+
+class Worker:
+    """A process with one vLLM."""
+
+    def __init__(self, mode: str, prompt_tokens: int, log: Path) -> None:
+        root = tempfile.mkdtemp(prefix="vllm_cache_")
+        environment = {**os.environ, **ENVIRONMENT, "SLUICE_VLLM": mode, "VLLM_CACHE_ROOT": root}
+        self.log = log
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--worker", str(prompt_tokens)], env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"),
+        )  # fmt: skip
+
+    def answer(self) -> Any:
+        line = self.process.stdout.readline()
+        if not line:
+            tail = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:]
+            raise RuntimeError("\n".join([f"vLLM ended: {self.log}", *tail]))
+        return json.loads(line)
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        self.process.stdin.write(json.dumps([name, arguments]) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+
+# --- the comparison
+
+
+def in_turns(workers: list[Worker], runs: int, *arguments: int) -> list[list[float]]:
+    """Seconds of each worker's runs, after one to warm up; the order alternates."""
+    for worker in workers:
+        worker.ask("seconds", *arguments)
+    samples: list[list[float]] = [[] for _ in workers]
+    for run in range(runs):
+        order = range(len(workers)) if run % 2 == 0 else reversed(range(len(workers)))
+        for index in order:
+            samples[index].append(workers[index].ask("seconds", *arguments))
+    return samples
+
+
+def row(direction: str, tokens: int, times: list[list[float]], **more: Any) -> dict[str, Any]:
+    """A row of the results file from [stock's, Sluice's] microseconds."""
+    stock, ours = times
+    us, base = statistics.mean(ours), statistics.mean(stock)
+    bytes_, flops = 3 * 4096 * 14336 * 2 * 32, 6.0 * tokens * 4096 * 14336 * 32
+    return {
+        "op": "e2e", "pass": direction, "model": MODEL, "m": tokens, "d": 4096, "h": 14336,
+        "dtype": "bf16", "gate": "silu", "layout": "concat", "variant": "sluice.vllm",
+        "us": us, "us_p10": min(ours), "us_p90": max(ours), "tflops": flops / us * 1e-6,
+        "gbps": bytes_ / us * 1e-3, "roof_fraction": None, "baseline": "vllm", "baseline_us": base,
+        "ratio": base / us, "extra_bytes": None, "peak_bytes": None, "rel_err": None,
+        "config": "auto", "threads": 1, "tp": 1, "sd": statistics.stdev(ours) if len(ours) > 1 else 0.0,
+        **more,
+    }  # fmt: skip
+
+
+def decode_row(workers: list[Worker], batch: int, output: int, runs: int) -> dict[str, Any]:
+    whole = in_turns(workers, runs, batch, output, PROMPT)
+    first = in_turns(workers, max(2, runs // 2), batch, 1, PROMPT)
+    times = [
+        [(t - statistics.median(f)) / (output - 1) * 1e6 for t in w] for w, f in zip(whole, first)
+    ]
+    stock, ours = (statistics.mean(t) for t in times)
+    return row(
+        "decode", batch, times, batch=batch, tokens_per_s=batch / ours * 1e6,
+        baseline_tokens_per_s=batch / stock * 1e6,
+    )  # fmt: skip
+
+
+def prefill_row(workers: list[Worker], prompt: int, runs: int) -> dict[str, Any]:
+    seconds = in_turns(workers, runs, 1, 1, prompt)
+    times = [[s * 1e6 for s in one] for one in seconds]
+    return row("prefill", prompt, times, batch=1, ttft_ms=statistics.mean(seconds[1]) * 1e3)
+
+
+def compare_ids(stock: list[Any], ours: list[Any]) -> None:
+    """Says how far the generated ids agree."""
+    for index, (a, b) in enumerate(zip(stock, ours)):
+        parted = next((s for s, (x, y) in enumerate(zip(a, b)) if x[0] != y[0]), None)
+        if parted is None:
+            print(f"ids {index}: the same for {len(a)} tokens")
+        else:
+            print(f"ids {index}: the same for {parted} tokens, then stock's two best are "
+                  f"{a[parted][1]:.4f} apart")  # fmt: skip
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("json", type=Path)
+    parser.add_argument("--output", type=int, default=1024, help="tokens to generate")
+    parser.add_argument("--runs", type=int, default=4)
+    parser.add_argument("--prompts", type=int, nargs="*", default=[2048, 8192], help="for first tokens")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no further row after these")
+    arguments = parser.parse_args()
+    begin = time.perf_counter()
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    most = max([PROMPT, *arguments.prompts])
+    workers = [
+        Worker(mode, most, arguments.json.with_suffix(f".{mode}.log")) for mode in ("off", "auto")
+    ]
+    rows: list[dict[str, Any]] = []
+    try:
+        for worker in workers:
+            worker.answer()
+        print(f"ready after {time.perf_counter() - begin:.0f} s", flush=True)
+        compare_ids(*(worker.ask("check") for worker in workers))
+        print(workers[1].ask("facts"), flush=True)
+        steps: list[Any] = [(decode_row, batch, arguments.output) for batch in BATCHES]
+        steps += [(prefill_row, prompt) for prompt in arguments.prompts]
+        for measure, *rest in steps:
+            if time.perf_counter() - begin > arguments.seconds:
+                print("out of time", flush=True)
+                break
+            r = measure(workers, *rest, arguments.runs)
+            rows.append(r)
+            print(f"{r['pass']:<8} {r['m']:>5}  {r['us']:9.1f} us  vLLM {r['baseline_us']:9.1f}  "
+                  f"{r['ratio']:.3f}x  sd {r['sd']:.1f}", flush=True)  # fmt: skip
+        facts = [worker.ask("facts") for worker in workers]
+        print(f"peak GiB {[round(f['peak_bytes'] / 2**30, 2) for f in facts]}, {facts[1].get('calls')}")
+    finally:
+        for worker in workers:
+            worker.process.kill()
+        if rows:
+            from torch_gpu import meta
+
+            command = f"python bench/vllm_decode.py --output {arguments.output} --runs {arguments.runs}"
+            rows.sort(key=lambda r: (r["pass"], r["m"]))
+            data = {"meta": meta(command), "rows": rows}
+            arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        serve(int(sys.argv[2]))
+    else:
+        sys.exit(main())
