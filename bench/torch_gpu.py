@@ -211,11 +211,11 @@ def main() -> int:
     arguments = parser.parse_args()
     rows = layer(arguments.tokens) if arguments.what == "layer" else host()
     for r in rows:
-        memory = "" if r["peak_bytes"] is None else (
-            f"  beyond operands {r['extra_bytes'] / 2**20:.0f} MiB, stock {r['baseline_extra_bytes'] / 2**20:.0f}"
-        )
-        print(f"{r['model']:<45} {r['pass']:<5} M={r['m']:<5} {r['us']:9.1f} us  "
-              f"{r['baseline']} {r['baseline_us']:9.1f}  {r['ratio']:.3f}x  {r['variant']}{memory}")  # fmt: skip
+        print(f"{r['model']:<34} {r['pass']:<5} M={r['m']:<5} {r['us']:9.1f} us  {r['baseline']} "
+              f"{r['baseline_us']:9.1f}  {r['ratio']:.3f}x  {r['variant']}")  # fmt: skip
+        if r["peak_bytes"] is not None:
+            ours, theirs = (r[k] / 2**20 for k in ("extra_bytes", "baseline_extra_bytes"))
+            print(f"  memory beyond operands {ours:.0f} MiB, {theirs:.0f} MiB")
     words = ["python", "bench/torch_gpu.py", arguments.what]
     if arguments.what == "layer":
         words += ["--tokens", *map(str, arguments.tokens)]

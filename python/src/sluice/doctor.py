@@ -12,16 +12,17 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib.metadata
+import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice import capi
+from sluice import capi, vllm
 
 ENGINES = ("transformers", "vllm", "sglang")
-PLUGIN_GROUPS = ("vllm.general_plugins", "sglang.srt.plugins")
+PLUGIN_GROUPS = ("vllm.general_plugins",)
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,24 @@ def _engines() -> Iterator[Finding]:
         yield Finding("ok" if version else "no", name, version or "not installed")
 
 
+def _vllm_asks(name: str) -> str:
+    """What the environment says of the plug-in; starts with "off" where vLLM stays as it is."""
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is not None and name not in allowed.split(","):
+        return f"off: VLLM_PLUGINS={allowed}"
+    try:
+        return vllm.mode()
+    except vllm.Unavailable as reason:
+        return f"off: {reason}"
+
+
 def _plugins() -> Iterator[Finding]:
     for group in PLUGIN_GROUPS:
         for point in importlib.metadata.entry_points(group=group):
             if point.value.startswith("sluice"):
-                yield Finding("ok", "plug-in", f"{group}: {point.name} = {point.value}")
+                asked = _vllm_asks(point.name)
+                state = "no" if asked.startswith("off") else "ok"
+                yield Finding(state, "plug-in", f"{group}: {point.name} = {point.value}, {asked}")
 
 
 def _program() -> Finding:

@@ -218,7 +218,7 @@ def load() -> None:
     global _library
     if _library is not None:
         return
-    assert ops.OPERATORS  # torch.ops.sluice is there
+    assert ops.OPERATORS  # importing it has made torch.ops.sluice
     _library = torch.library.Library("sluice_vllm", "DEF")
     _library.define("mlp(Tensor x, Tensor w_gate_up, Tensor w_down, int activation) -> Tensor")
     _library.define(

@@ -1,0 +1,465 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vLLM plug-in against a stub of vLLM's classes: which modules it serves, which it leaves, what its
+operators compute, how it chooses, what it says. bench/vllm_decode.py runs the real one on a GPU."""
+
+import importlib.metadata
+import logging
+import os
+import subprocess
+import sys
+import types
+import unittest
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import sluice.vllm as plugin
+from sluice import doctor
+from sluice.vllm import operators
+
+D, H = 24, 40
+REDUCED: list[Tensor] = []  # what went through the all-reduce
+
+
+def all_reduce(x: Tensor) -> Tensor:
+    REDUCED.append(x)
+    return x + 0
+
+
+class UnquantizedLinearMethod:
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
+        return functional.linear(x, layer.weight, bias)
+
+
+class Quantized(UnquantizedLinearMethod):
+    pass
+
+
+class Linear(nn.Module):
+    """What vLLM's two linear classes have in common."""
+
+    def __init__(self, rows: int, cols: int, *, bias: bool = False, tp_size: int = 1) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(rows, cols).bfloat16() * cols**-0.5)
+        self.bias = nn.Parameter(torch.randn(rows).bfloat16()) if bias else None
+        self.quant_method: UnquantizedLinearMethod = UnquantizedLinearMethod()
+        self.gather_output, self.input_is_parallel, self.reduce_results = False, True, True
+        self.tp_size = tp_size
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        y = self.quant_method.apply(self, x, self.bias)
+        return (all_reduce(y) if self.tp_size > 1 else y), None
+
+
+class MergedColumnParallelLinear(Linear):
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        return self.quant_method.apply(self, x, self.bias), None
+
+
+class RowParallelLinear(Linear):
+    pass
+
+
+class SiluAndMul(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        g, u = x.chunk(2, -1)
+        return functional.silu(g) * u
+
+
+class GeluAndMul(nn.Module):
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, x: Tensor) -> Tensor:
+        g, u = x.chunk(2, -1)
+        return functional.gelu(g, approximate=self.approximate) * u
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(1 + 0.1 * torch.randn(width).bfloat16())
+        self.variance_epsilon, self.has_weight, self.variance_size_override = eps, True, None
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
+        r = x if residual is None else x + residual
+        wide = r.float()
+        n = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.variance_epsilon)
+        n = n.bfloat16() * self.weight
+        return n if residual is None else (n, r)
+
+
+class MLP(nn.Module):
+    def __init__(self, act: nn.Module | None = None, **options: Any) -> None:
+        super().__init__()
+        self.gate_up_proj = MergedColumnParallelLinear(2 * H, D, **options)
+        self.down_proj = RowParallelLinear(D, H, **options)
+        self.act_fn = act or SiluAndMul()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, _ = self.gate_up_proj(x)
+        x = self.act_fn(x)
+        x, _ = self.down_proj(x)
+        return x
+
+
+class Attention(nn.Module):
+    def forward(self, positions: Tensor, hidden_states: Tensor) -> Tensor:
+        return hidden_states * 0.5
+
+
+def decoder_layer(mlp_class: type[nn.Module]) -> type[nn.Module]:
+    class Layer(nn.Module):
+        def __init__(self, **options: Any) -> None:
+            super().__init__()
+            self.self_attn, self.mlp = Attention(), mlp_class(**options)
+            self.input_layernorm, self.post_attention_layernorm = RMSNorm(D), RMSNorm(D)
+
+        def forward(
+            self, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
+        ) -> tuple[Tensor, Tensor]:
+            if residual is None:
+                residual = hidden_states
+                hidden_states = self.input_layernorm(hidden_states)
+            else:
+                hidden_states, residual = self.input_layernorm(hidden_states, residual)
+            hidden_states = self.self_attn(positions=positions, hidden_states=hidden_states)
+            hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
+            return self.mlp(hidden_states), residual
+
+    return Layer
+
+
+class Platform:
+    def is_cuda(self) -> bool:
+        return True
+
+    def has_device_capability(self, capability: int) -> bool:
+        return capability <= 90
+
+
+def stub(version: str = "0.23.0") -> dict[str, types.ModuleType]:
+    """Modules under vLLM's names; fresh MLP and layer classes each time, since those get patched."""
+    def module(name: str, **members: Any) -> types.ModuleType:
+        made = types.ModuleType(f"vllm{name}")
+        vars(made).update(members)
+        return made
+
+    kinds = {n: type(n, (MLP,), {"forward": MLP.forward, "__init__": MLP.__init__})
+             for n in ("LlamaMLP", "Qwen2MLP", "GemmaMLP", "Gemma2MLP")}  # fmt: skip
+    models = ".model_executor.models"
+    envs = module(".envs", environment_variables={}, VLLM_BATCH_INVARIANT=False)
+    made = [
+        module("", __version__=version, envs=envs), envs,
+        module(".platforms", current_platform=Platform()),
+        module(".distributed", tensor_model_parallel_all_reduce=all_reduce),
+        module(".model_executor"), module(".model_executor.layers"), module(models),
+        module(".model_executor.layers.activation", SiluAndMul=SiluAndMul, GeluAndMul=GeluAndMul),
+        module(".model_executor.layers.layernorm", RMSNorm=RMSNorm),
+        module(
+            ".model_executor.layers.linear", MergedColumnParallelLinear=MergedColumnParallelLinear,
+            RowParallelLinear=RowParallelLinear, UnquantizedLinearMethod=UnquantizedLinearMethod,
+        ),
+        module(models + ".llama", LlamaMLP=kinds["LlamaMLP"],
+               LlamaDecoderLayer=decoder_layer(kinds["LlamaMLP"])),
+        module(models + ".qwen2", Qwen2MLP=kinds["Qwen2MLP"],
+               Qwen2DecoderLayer=decoder_layer(kinds["Qwen2MLP"])),
+        module(models + ".qwen3", Qwen3DecoderLayer=decoder_layer(kinds["Qwen2MLP"])),
+        module(models + ".gemma", GemmaMLP=kinds["GemmaMLP"]),
+        module(models + ".gemma2", Gemma2MLP=kinds["Gemma2MLP"]),  # no gemma3: an older vLLM
+    ]  # fmt: skip
+    return {m.__name__: m for m in made}
+
+
+@contextmanager
+def installed(modules: dict[str, types.ModuleType]) -> Iterator[None]:
+    """Not mock.patch.dict, which would also forget what is first imported meanwhile."""
+    sys.modules.update(modules)
+    sys.modules.pop("sluice.vllm.classes", None)  # binds vLLM's classes when it is imported
+    try:
+        yield
+    finally:
+        for name in (*modules, "sluice.vllm.classes"):
+            sys.modules.pop(name, None)
+
+
+class Stubbed(unittest.TestCase):
+    """vLLM's modules are the stub's, and the plug-in has registered itself in mode ``force``."""
+
+    mode = "force"
+
+    def setUp(self) -> None:
+        torch.manual_seed(0)
+        REDUCED.clear()
+        self.modules = stub()
+        self.enterContext(installed(self.modules))
+        self.enterContext(mock.patch.dict(os.environ, {"SLUICE_VLLM": self.mode}))
+        self.enterContext(mock.patch("sluice.capi.variants", lambda backend: ("cuda.simt",)))
+        self.said = self.register()
+        from sluice.vllm import classes
+
+        self.classes, self.operators = classes, operators
+        operators.calls.update(sluice=0, stock=0)
+        operators.choices.clear()
+
+    def register(self) -> str:
+        plugin._registered = False
+        with self.assertLogs("vllm.sluice", "INFO") as logs:
+            plugin.register()
+        (line,) = logs.output
+        return line
+
+    def make(self, name: str, **options: Any) -> nn.Module:
+        models = "vllm.model_executor.models."
+        kind = getattr(self.modules[models + name.split(".")[0]], name.split(".")[1])
+        return kind(**options)
+
+    def ours(self, function: Callable[[], Any]) -> Any:
+        """The result of a call that Sluice must have computed, once."""
+        before = self.operators.calls["sluice"]
+        with torch.inference_mode():
+            result = function()
+        self.assertEqual(self.operators.calls["sluice"], before + 1)
+        return result
+
+    def assert_near(self, got: Tensor, expected: Tensor) -> None:
+        """Each rounds g, u, h, n and y to bf16 where it does: a few units of the largest element."""
+        self.assertLess((got - expected).abs().max(), 4 * 2.0**-8 * expected.abs().max())
+
+
+class Serves(Stubbed):
+    def test_what_it_says_and_how_it_separates_compiled_graphs(self) -> None:
+        self.assertRegex(self.said, r"Sluice: [0-9.]+, force: LlamaMLP, .*, Qwen3DecoderLayer$")
+        self.assertNotIn("Gemma3MLP", self.said)
+        tag = self.modules["vllm.envs"].environment_variables[plugin.CACHE_TAG]()
+        self.assertRegex(tag, r"^[0-9.]+ force \d+$")
+        with self.assertNoLogs("vllm.sluice"):
+            plugin.register()  # vLLM may call it again
+
+    def test_every_listed_mlp_gives_vllms_result(self) -> None:
+        x = torch.randn(5, D).bfloat16()
+        for name, act in (("llama.LlamaMLP", None), ("qwen2.Qwen2MLP", None),
+                          ("gemma.GemmaMLP", GeluAndMul("none")),
+                          ("gemma2.Gemma2MLP", GeluAndMul("tanh"))):  # fmt: skip
+            mlp = self.make(name, act=act)
+            with self.subTest(name):
+                self.assert_near(self.ours(lambda: mlp(x)), mlp.sluice_stock_forward(x))
+
+    def test_layers_take_the_norm_in(self) -> None:
+        positions, x, residual = torch.arange(5), *torch.randn(2, 5, D).bfloat16()
+        for name in ("llama.LlamaDecoderLayer", "qwen2.Qwen2DecoderLayer", "qwen3.Qwen3DecoderLayer"):
+            layer = self.make(name)
+            for before in (None, residual):
+                with self.subTest(name), mock.patch.object(layer.post_attention_layernorm, "forward"):
+                    y, r = self.ours(lambda: layer(positions, x, before))
+                    layer.post_attention_layernorm.forward.assert_not_called()
+                stock = layer.sluice_stock_forward(positions, x, before)
+                self.assert_near(y, stock[0])
+                self.assertTrue(torch.equal(r, stock[1]))
+
+    def test_tensor_parallel_leaves_the_all_reduce_and_the_norm_to_vllm(self) -> None:
+        layer = self.make("llama.LlamaDecoderLayer", tp_size=2)
+        x, residual = torch.randn(2, 5, D).bfloat16()
+        self.assertFalse(self.classes._norm_can_move(layer))
+        y, _ = self.ours(lambda: layer(torch.arange(5), x, residual))
+        self.assertEqual(len(REDUCED), 1)
+        self.assert_near(y, layer.sluice_stock_forward(torch.arange(5), x, residual)[0])
+        layer.mlp.down_proj.reduce_results = False
+        self.ours(lambda: layer.mlp(x))
+        self.assertEqual(len(REDUCED), 2)  # the stock forward's own, not one more
+
+    def test_traces_in_one_graph_for_every_token_count(self) -> None:
+        layer = self.make("llama.LlamaDecoderLayer").requires_grad_(False)
+        torch._dynamo.reset()
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        for m in (5, 9, 3):
+            positions, x, residual = torch.arange(m), *torch.randn(2, m, D).bfloat16()
+            for tensor in (x, residual, positions):
+                torch._dynamo.mark_dynamic(tensor, 0)
+            got, expected = compiled(positions, x, residual), layer(positions, x, residual)
+            self.assertTrue(all(torch.equal(a, b) for a, b in zip(got, expected)))
+
+    def test_opcheck(self) -> None:
+        layer = self.make("llama.LlamaDecoderLayer").requires_grad_(False)
+        x, residual = torch.randn(2, 5, D).bfloat16()
+        mlp, norm = layer.mlp, layer.post_attention_layernorm
+        weights = (mlp.gate_up_proj.weight.data, mlp.down_proj.weight.data)
+        for overload, arguments in (
+            (torch.ops.sluice_vllm.mlp.default, (x, *weights, 0)),
+            (torch.ops.sluice_vllm.norm_mlp.default,
+             (x, residual, norm.weight.data, *weights, 1e-5, 0)),
+        ):  # fmt: skip
+            self.assertEqual(set(torch.library.opcheck(overload, arguments).values()), {"SUCCESS"})
+
+
+class Leaves(Stubbed):
+    def left(self, mlp: nn.Module, reason: str) -> None:
+        self.assertIn(reason, self.classes.obstacle(mlp))
+        x = torch.randn(5, D).bfloat16()
+        self.assertTrue(torch.equal(mlp(x), mlp.sluice_stock_forward(x)))
+        self.assertEqual(self.operators.calls, {"sluice": 0, "stock": 0})
+
+    def test_modules_that_are_no_plain_mlp_any_more(self) -> None:
+        lora = self.make("llama.LlamaMLP")
+        lora.down_proj = type("RowParallelLinearWithLoRA", (RowParallelLinear,), {})(D, H)
+        self.left(lora, "LoRA")
+        quantised = self.make("llama.LlamaMLP")
+        quantised.gate_up_proj.quant_method = Quantized()
+        self.left(quantised, "quantised")
+        biased = self.make("llama.LlamaMLP", bias=True)
+        self.left(biased, "biases")
+        other = self.make("llama.LlamaMLP", act=nn.Identity())
+        other.act_fn.forward = lambda x: x[:, :H]
+        self.left(other, "activation")
+        wide = self.make("llama.LlamaMLP").float()
+        self.assertIn("neither bfloat16", self.classes.obstacle(wide))
+
+    def test_subclasses_that_compute_something_else(self) -> None:
+        kind = self.modules["vllm.model_executor.models.llama"].LlamaMLP
+        special = type("FalconH1MLP", (kind,), {})()
+        special(torch.randn(5, D).bfloat16())
+        self.assertEqual(self.operators.calls, {"sluice": 0, "stock": 0})
+
+    def test_it_says_each_reason_once(self) -> None:
+        with self.assertLogs("vllm.sluice", "INFO") as logs:
+            for _ in range(3):
+                self.make("llama.LlamaMLP", bias=True)
+                self.make("qwen2.Qwen2MLP", act=nn.Identity())
+        self.assertEqual(len(logs.output), 2, logs.output)
+        self.assertIn("LlamaMLP stays vLLM's: the projections have biases", logs.output[0])
+
+
+class Chooses(Stubbed):
+    """Mode ``auto``, with times that are made up: Sluice is faster up to eight tokens."""
+
+    mode = "auto"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.measured: list[bool] = []
+        self.enterContext(mock.patch.object(operators, "_time", self.made_up))
+        self.enterContext(mock.patch.object(operators, "_stock", operators._ours))  # no _C here
+        self.enterContext(mock.patch("torch.cuda.is_current_stream_capturing", lambda: False))
+
+    def made_up(self, run: Callable[[], Tensor], captured: bool) -> float:
+        m = run().shape[0]
+        self.measured.append(captured)
+        sluice = len(self.measured) % 2 == 1  # timed first of each pair
+        return 10.0 if not sluice else 9.0 if m <= 8 else 11.0
+
+    def served(self, mlp: nn.Module, m: int) -> str:
+        before = dict(self.operators.calls)
+        mlp(torch.randn(m, D).bfloat16())
+        (who,) = [name for name, n in self.operators.calls.items() if n != before[name]]
+        return who
+
+    def test_the_faster_one_serves_each_token_count_and_is_measured_once(self) -> None:
+        first, second = (self.make("llama.LlamaMLP").requires_grad_(False) for _ in range(2))
+        with self.assertLogs("vllm.sluice", "INFO") as logs:
+            self.served(first, 700)  # the profiling run
+        self.assertIn("1:1.11 2:1.11 4:1.11 8:1.11 12:0.91", logs.output[0])
+        (choice,) = self.operators.choices.values()
+        self.assertEqual(choice.steps[-2:], [512, 700])
+        self.assertEqual(self.measured[-3:], [True, False, False])  # as vLLM runs them
+        count = len(self.measured)
+        for mlp in (first, second):
+            for m, who in ((1, "sluice"), (7, "sluice"), (8, "sluice"), (9, "stock"), (600, "stock"),
+                           (1400, "stock")):  # fmt: skip
+                self.assertEqual(self.served(mlp, m), who, m)
+        self.assertEqual(len(self.measured), count)
+        self.served(first, 1500)  # far above what was measured
+        self.assertGreater(len(self.measured), count)
+
+    def test_nothing_is_measured_during_a_capture(self) -> None:
+        mlp = self.make("llama.LlamaMLP").requires_grad_(False)
+        with mock.patch("torch.cuda.is_current_stream_capturing", lambda: True):
+            self.assertEqual(self.served(mlp, 4), "sluice")
+        self.assertEqual(self.measured, [])
+
+    def test_an_error_of_sluice_leaves_vllm_as_it_is(self) -> None:
+        def fail(run: Callable[[], Any], captured: bool) -> float:
+            self.measured.append(captured)
+            if len(self.measured) % 2:
+                raise RuntimeError("no kernel")
+            return 10.0
+
+        mlp = self.make("llama.LlamaMLP").requires_grad_(False)
+        with mock.patch.object(self.operators, "_time", fail):
+            with self.assertLogs("vllm.sluice", "WARNING") as logs:
+                self.assertEqual(self.served(mlp, 1), "stock")
+        self.assertIn("stays vLLM's: no kernel", logs.output[0])
+
+
+class Registers(unittest.TestCase):
+    """What keeps the plug-in out; none of it may raise."""
+
+    def said(self, version: str = "0.23.0", word: str = "auto", cuda: bool = True) -> list[str]:
+        plugin._registered = False
+        self.addCleanup(setattr, plugin, "_registered", False)
+        with (
+            installed(stub(version)),
+            mock.patch.dict(os.environ, {"SLUICE_VLLM": word}),
+            mock.patch("sluice.capi.variants", lambda backend: ("cuda.simt",) if cuda else ()),
+            self.assertLogs("vllm.sluice", "INFO") as logs,
+        ):
+            logging.getLogger("vllm.sluice").info("registering")  # assertLogs wants a line
+            plugin.register()
+        return logs.output[1:]
+
+    def test_off_says_nothing(self) -> None:
+        self.assertEqual(self.said(word="off"), [])
+
+    def test_reasons(self) -> None:
+        for expected, options in (
+            ("made for vLLM 0.23.x, this is 0.33.0; SLUICE_VLLM=force tries it", {"version": "0.33.0"}),
+            ("SLUICE_VLLM: got 'yes', wanted one of auto, force, off", {"word": "yes"}),
+            ("this Sluice was built without CUDA", {"cuda": False}),
+        ):
+            (line,) = self.said(**options)
+            self.assertIn(f"WARNING:vllm.sluice:Sluice: not used: {expected}", line)
+        self.assertIn("LlamaMLP", self.said(version="0.33.0", word="force")[0])
+
+    def test_a_vllm_without_its_modules_is_left_alone(self) -> None:
+        plugin._registered = False
+        self.addCleanup(setattr, plugin, "_registered", False)
+        with self.assertLogs("vllm.sluice", "WARNING") as logs:
+            with mock.patch.dict(sys.modules, {"vllm": None}):
+                plugin.register()
+        self.assertIn("not used: ", logs.output[0])
+
+    def test_the_wheel_has_the_entry_point(self) -> None:
+        package = Path(plugin.__file__).parents[2]
+        if not list(package.glob("sluice-*.dist-info")):
+            self.skipTest(f"{package} was not installed from a wheel")
+        code = ("import importlib.metadata as m; (p,) = [e for e in m.entry_points(group="
+                "'vllm.general_plugins') if e.name == 'sluice']; print(p.load().__module__)")  # fmt: skip
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertEqual(done.stdout.strip(), "sluice.vllm", done.stderr)
+
+    def test_the_doctor_says_whether_the_plug_in_is_active(self) -> None:
+        point = importlib.metadata.EntryPoint("sluice", "sluice.vllm:register", "vllm.general_plugins")
+        for environment, expected in (
+            ({}, ("ok", "auto")),
+            ({"SLUICE_VLLM": "force"}, ("ok", "force")),
+            ({"SLUICE_VLLM": "off"}, ("no", "off")),
+            ({"SLUICE_VLLM": "yes"}, ("no", "off: SLUICE_VLLM: got 'yes'")),
+            ({"VLLM_PLUGINS": "other"}, ("no", "off: VLLM_PLUGINS=other")),
+        ):
+            with (
+                mock.patch.dict(os.environ, environment),
+                mock.patch("importlib.metadata.entry_points", lambda group: [point]),
+            ):
+                (finding,) = doctor._plugins()
+            self.assertEqual(finding.state, expected[0])
+            self.assertIn(f"sluice.vllm:register, {expected[1]}", finding.text)
+
+
+if __name__ == "__main__":
+    unittest.main()
