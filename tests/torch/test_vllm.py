@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sluice.vllm as plugin
-from sluice import doctor
+from sluice import Gate, doctor
 from sluice.vllm import operators
 
 D, H = 24, 40
@@ -245,11 +245,12 @@ class Serves(Stubbed):
 
     def test_every_listed_mlp_gives_vllms_result(self) -> None:
         x = torch.randn(5, D).bfloat16()
-        for name, act in (("llama.LlamaMLP", None), ("qwen2.Qwen2MLP", None),
-                          ("gemma.GemmaMLP", GeluAndMul("none")),
-                          ("gemma2.Gemma2MLP", GeluAndMul("tanh"))):  # fmt: skip
+        for name, act, gate in (("llama.LlamaMLP", None, "silu"), ("qwen2.Qwen2MLP", None, "silu"),
+                                ("gemma.GemmaMLP", GeluAndMul("none"), "gelu_erf"),
+                                ("gemma2.Gemma2MLP", GeluAndMul("tanh"), "gelu_tanh")):  # fmt: skip
             mlp = self.make(name, act=act)
             with self.subTest(name):
+                self.assertEqual(self.classes._activation(mlp), Gate(gate).code)  # bf16 hides it
                 self.assert_near(self.ours(lambda: mlp(x)), mlp.sluice_stock_forward(x))
 
     def test_layers_take_the_norm_in(self) -> None:
@@ -430,7 +431,10 @@ class Registers(unittest.TestCase):
         plugin._registered = False
         self.addCleanup(setattr, plugin, "_registered", False)
         with self.assertLogs("vllm.sluice", "WARNING") as logs:
-            with mock.patch.dict(sys.modules, {"vllm": None}):
+            with (
+                mock.patch.dict(sys.modules, {"vllm": None}),
+                mock.patch.dict(os.environ, {"SLUICE_VLLM": "auto"}),
+            ):
                 plugin.register()
         self.assertIn("not used: ", logs.output[0])
 
@@ -446,11 +450,12 @@ class Registers(unittest.TestCase):
     def test_the_doctor_says_whether_the_plug_in_is_active(self) -> None:
         point = importlib.metadata.EntryPoint("sluice", "sluice.vllm:register", "vllm.general_plugins")
         for environment, expected in (
-            ({}, ("ok", "auto")),
+            ({}, ("no", "off")),
+            ({"SLUICE_VLLM": "auto"}, ("ok", "auto")),
             ({"SLUICE_VLLM": "force"}, ("ok", "force")),
             ({"SLUICE_VLLM": "off"}, ("no", "off")),
             ({"SLUICE_VLLM": "yes"}, ("no", "off: SLUICE_VLLM: got 'yes'")),
-            ({"VLLM_PLUGINS": "other"}, ("no", "off: VLLM_PLUGINS=other")),
+            ({"SLUICE_VLLM": "auto", "VLLM_PLUGINS": "other"}, ("no", "off: VLLM_PLUGINS=other")),
         ):
             with (
                 mock.patch.dict(os.environ, environment),
