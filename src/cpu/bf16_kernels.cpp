@@ -123,11 +123,15 @@ inline __m512 reduce(const float (*v)[kLanes]) {
 // A piece [begin, end) of K of a group of rows, and of the tokens x[t * ldx + k].
 struct Piece {
   const void* const* lines;
-  const void* const* ahead;  // rows whose same piece is prefetched; null for none
+  const void* const* ahead;  // rows whose same piece is prefetched
   const std::uint16_t* x;
   std::int64_t ldx;
   std::int64_t begin;
   std::int64_t end;
+  // Passes over the same rows share the prefetching evenly: that of this one begins here, and goes
+  // on by so many bytes at a step.
+  std::int64_t ahead_begin;
+  std::int64_t ahead_step;
 };
 
 // partial[t][row + i] = (begin > 0 ? that : 0) + lines[row + i] · x[t] over the piece, lane by
@@ -140,21 +144,22 @@ void dot_tile(const Piece& p, int row, float (*partial)[kRowBlock][kLanes]) {
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; ++i) {
     line[i] = p.lines[row + i];
-    ahead[i] = p.ahead == nullptr ? nullptr : p.ahead[row + i];
+    ahead[i] = behind(p.ahead[row + i], p.ahead_begin * kElemBytes);
 #pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
       sum[i][t] = p.begin > 0 ? _mm512_loadu_ps(partial[t][row + i]) : _mm512_setzero_ps();
     }
   }
+  std::int64_t ahead_bytes = 0;
   for (std::int64_t k = p.begin; k < p.end; k += kPairLanes) {
     __m512i w[kRows];
     if (k + kPairLanes <= p.end) {
-      if (p.ahead != nullptr) {
 #pragma GCC unroll 4
-        for (int i = 0; i < kRows; ++i) __builtin_prefetch(behind(ahead[i], k * kElemBytes));
+      for (int i = 0; i < kRows; ++i) {
+        __builtin_prefetch(behind(ahead[i], ahead_bytes));
+        w[i] = load(behind(line[i], k * kElemBytes));
       }
-#pragma GCC unroll 4
-      for (int i = 0; i < kRows; ++i) w[i] = load(behind(line[i], k * kElemBytes));
+      ahead_bytes += p.ahead_step;
     } else {
 #pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) w[i] = load_n(behind(line[i], k * kElemBytes), p.end - k);
@@ -272,10 +277,12 @@ void lines_ahead(const void* const* lines, int rows, bool stream, std::int64_t b
   }
 }
 
+// Of L1 for the pieces of all tokens.
+constexpr std::int64_t kTokensBytes = 32768;
+
 void dots(const void* const* lines, int count, const std::uint16_t* x, std::int64_t ldx, int tokens,
           std::int64_t k, float* out, std::int64_t ldo) {
-  // The tokens' pieces take at most 32 KiB of L1.
-  const std::int64_t block = std::int64_t{16384} / tokens / kPairLanes * kPairLanes;
+  const std::int64_t block = kTokensBytes / kElemBytes / tokens / kPairLanes * kPairLanes;
   const int passes = (tokens + kPassTokens - 1) / kPassTokens;
   const bool stream = tokens <= kStreamTokens;
   // Sums of what no row or token is stay zero.
@@ -288,7 +295,14 @@ void dots(const void* const* lines, int count, const std::uint16_t* x, std::int6
       lines_ahead(lines + first, rows, stream, begin, end, k, ahead);
       for (int pass = 0, t = 0; pass < passes; ++pass) {
         const int some = (tokens - t) / (passes - pass);
-        const Piece piece{lines + first, pass == 0 ? ahead : nullptr, x + t * ldx, ldx, begin, end};
+        const Piece piece{.lines = lines + first,
+                          .ahead = ahead,
+                          .x = x + t * ldx,
+                          .ldx = ldx,
+                          .begin = begin,
+                          .end = end,
+                          .ahead_begin = begin + pass * (end - begin) / passes,
+                          .ahead_step = kPairLanes * kElemBytes / passes};
         (stream ? kStreamRows : kDotRows)[some - 1](piece, rows, partial + t);
         t += some;
       }

@@ -69,8 +69,7 @@ void schedule_dots(const Problem& p, Schedule& s, Arena& arena) {
   s.dot_cols = dot_task_rows(bytes_of(p.w_dtype, p.d), p.h, s.threads);
   s.dot_rows = dot_task_rows(bytes_of(p.w_dtype, p.h), p.d, s.threads);
   const auto tokens_bytes = [&](std::int64_t k) {
-    return p.m * (s.pairs ? round_up(k, DotKernels::kPairElems) * size_bytes(DType::kBF16)
-                          : round_up(k, kMaxLanes) * kFloat);
+    return p.m * token_stride(k, s.pairs) * (s.pairs ? size_bytes(DType::kBF16) : kFloat);
   };
   s.input = arena.take(tokens_bytes(p.op == Op::kDown ? p.h : p.d));
   if (p.op == Op::kMlp) s.hidden = arena.take(tokens_bytes(p.h));

@@ -97,6 +97,14 @@ struct Schedule {
 
 [[nodiscard]] Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept;
 
+/// Elements from one row of tokens to the next for dot products. Those of pairs are a vector beyond
+/// a power of two, so that the tokens do not fall into the same sets of L1.
+[[nodiscard]] constexpr std::int64_t token_stride(std::int64_t width, bool pairs) noexcept {
+  constexpr std::int64_t kPair = DotKernels::kPairElems;
+  return pairs ? (width + kPair - 1) / kPair * kPair + kPair
+               : (width + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
+}
+
 /// Bytes of L2 that the blocks of a task may take: an eighth is left to the weights passing by.
 [[nodiscard]] std::int64_t l2_budget_bytes(std::int64_t l2_bytes) noexcept;
 

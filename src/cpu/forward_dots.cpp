@@ -34,7 +34,7 @@ struct Tokens {
 Tokens tokens_at(const Engine& e, std::size_t offset, std::int64_t width) {
   const bool pairs = e.schedule.pairs;
   const Tokens out{static_cast<char*>(e.at(offset)), pairs ? DType::kBF16 : DType::kF32,
-                   round_up(width, pairs ? DotKernels::kPairElems : kMaxLanes)};
+                   token_stride(width, pairs)};
   for (std::int64_t t = 0; t < e.problem.m; ++t) {
     std::fill(out.at(t, width), out.at(t, out.stride), char{0});
   }
