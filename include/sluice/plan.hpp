@@ -131,6 +131,7 @@ struct Refusal {
   std::string variant;
   std::string reason;  ///< empty where the variant supports the problem
   bool chosen = false;
+  std::string yields = {};  ///< of one that supports it: why a later one is preferred, if one is
 };
 
 /// Why plan() chooses what it chooses.

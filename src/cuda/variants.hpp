@@ -20,14 +20,26 @@ Status sm90_decode_launch(const Plan&, const Operands&, void* payload, void* hea
 Status sm90_decode_chain_launch(const Plan&, const Operands&, void* payload, void* header,
                                 Stream) noexcept;
 
+// sm90/prefill.cpp: where the decode variants, for all that they take, leave tokens to cuda.sm90.
+detail::Reason sm90_decode_yields(const Problem&, const Device&) noexcept;
+
 inline constexpr detail::Variant kSm90Decode = {
-    "cuda.sm90_decode",        Backend::kCuda,     sm90_decode_supports, sm90_decode_configs,
-    sm90_decode_payload_bytes, sm90_decode_launch,
+    .name = "cuda.sm90_decode",
+    .backend = Backend::kCuda,
+    .supports = sm90_decode_supports,
+    .configs = sm90_decode_configs,
+    .payload_bytes = sm90_decode_payload_bytes,
+    .launch = sm90_decode_launch,
+    .yields = sm90_decode_yields,
 };
 inline constexpr detail::Variant kSm90DecodeChain = {
-    "cuda.sm90_decode_chain",   Backend::kCuda,
-    sm90_decode_chain_supports, sm90_decode_chain_configs,
-    sm90_decode_payload_bytes,  sm90_decode_chain_launch,
+    .name = "cuda.sm90_decode_chain",
+    .backend = Backend::kCuda,
+    .supports = sm90_decode_chain_supports,
+    .configs = sm90_decode_chain_configs,
+    .payload_bytes = sm90_decode_payload_bytes,
+    .launch = sm90_decode_chain_launch,
+    .yields = sm90_decode_yields,
 };
 
 // sm90/prefill.cpp: gate_up, down and mlp on Hopper's tensor cores, bf16 and fp16.

@@ -19,13 +19,12 @@ struct alignas(128) BarrierWord {
 
 struct WorkspaceHeader {
   static constexpr int kBarriers = 8;
-  static constexpr int kTickets = 128;
+  static constexpr int kTickets = 736;
   BarrierWord barriers[kBarriers];  ///< [0, 1024): grid barriers, by use: kernels start at 0
   BarrierWord stuck;                ///< [1024, 1152): barriers that a watchdog gave up on
-  /// [1152, 1664): arrivals of groups of CTAs, 0 between launches: the last of a group wraps its
-  /// word round to 0.
+  /// [1152, 4096): arrivals of groups of CTAs, 0 between launches: the last of a group sets its
+  /// word back.
   std::uint32_t tickets[kTickets];
-  unsigned char reserved[kWorkspaceHeaderBytes - 128 * (kBarriers + 1) - 4 * kTickets];
 };
 static_assert(sizeof(BarrierWord) == 128);
 static_assert(sizeof(WorkspaceHeader) == kWorkspaceHeaderBytes);

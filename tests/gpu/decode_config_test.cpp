@@ -217,15 +217,21 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
   EXPECT_EQ(chosen("1x4096x14336:mlp", h200()),
             "cuda.sm90_decode_chain sm90.decode_chain.mlp.t8r32k512s5");
   // Each launch of the chain has the tiling that its operator would have alone.
-  EXPECT_EQ(chosen("64x4096x14336:mlp", h200()),
+  EXPECT_EQ(chosen("40x4096x14336:mlp", h200()),
             "cuda.sm90_decode_chain sm90.decode_chain.mlp.t64r64k256s3+r64k256s3x2");
   EXPECT_EQ(chosen("1x4096x14336:mlp:norm", h200()),
             "cuda.sm90_decode_chain_norm sm90.decode_chain.mlp.t8r32k512s5");
   EXPECT_EQ(chosen("9x4096x14336:gate_up:fp16", h200()),
             "cuda.sm90_decode sm90.decode.gate_up.t16r64k256s5");
-  EXPECT_EQ(chosen("64x4096x14336:down", h200()),
+  EXPECT_EQ(chosen("40x4096x14336:down", h200()),
             "cuda.sm90_decode sm90.decode.down.t64r64k256s3x2");
   EXPECT_EQ(chosen("65x4096x14336:down", h200()).substr(0, 10), "cuda.sm90 ");
+  // More tokens are left to stream-K, where it takes the problem and the weights are large.
+  EXPECT_EQ(chosen("41x4096x14336:mlp", h200()), "cuda.sm90 sm90.mlp.sk64x128c1g16+sk64x128c1g16");
+  EXPECT_EQ(chosen("64x4096x14336:gate_up", h200()), "cuda.sm90 sm90.gate_up.sk64x128c1g16");
+  EXPECT_EQ(chosen("64x4096x14336:gate_up:interleaved3", h200()).substr(0, 17),
+            "cuda.sm90_decode ");
+  EXPECT_EQ(chosen("64x576x1536:mlp", h200()).substr(0, 23), "cuda.sm90_decode_chain ");
   for (const std::string text :
        {"5x72x200:gate_up:bias:interleaved3", "33x64x72:down:residual:bias_down:pad=8",
         "64x64x48:mlp:interleaved16:clamped_swiglu", "0x64x96:mlp", "1x8x8:mlp:concat+up_first",
@@ -259,8 +265,8 @@ TEST(CudaSm90Decode, WorkspaceHoldsWhatTheLaunchPassesOn) {
   EXPECT_EQ(bytes("4x4096x14336:gate_up:norm"), kWorkspaceHeaderBytes + kN);
   EXPECT_EQ(bytes("4x4096x14336:mlp:add_norm:residual_norm_input"),
             kWorkspaceHeaderBytes + 2 * kN + kH);
-  EXPECT_EQ(bytes("60x4096x14336:down"),
-            kWorkspaceHeaderBytes + std::size_t{2} * 4096 * 64 * 4);  // parts of two CTAs
+  EXPECT_EQ(bytes("40x4096x14336:down"),
+            kWorkspaceHeaderBytes + std::size_t{2} * 4096 * 40 * 4);  // parts of two CTAs
 }
 
 TEST(CudaSm90Decode, SaysWhyItRefuses) {

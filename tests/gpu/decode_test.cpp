@@ -15,9 +15,11 @@
 namespace sluice {
 namespace {
 
+using gpu::bits_of;
 using gpu::expect_right;
 using gpu::Job;
 using gpu::make_job;
+using gpu::run_once;
 using gpu::StreamGuard;
 
 // Of the chain, whose launches are those of gate_up and down: these test how two are put together.
@@ -62,31 +64,6 @@ int verify_decode(const std::string& text, bool all_configs) {
     }
   }
   return runs;
-}
-
-// The outputs of a case, rows' gaps included.
-std::string bits_of(harness::OperandSet& set) {
-  std::string bits;
-  for (const Operand id : set.outputs()) {
-    const auto now = set.host_matrix(id);
-    EXPECT_OK(now);
-    bits.append(static_cast<const char*>(now->data),
-                static_cast<std::size_t>(extent_bytes(now->spec)));
-  }
-  return bits;
-}
-
-// Runs a plan on the set with a workspace of its own and returns the outputs.
-std::string run_once(harness::OperandSet& set, const char* variant, const char* config) {
-  Options options;
-  options.variant = variant;
-  options.config = config;
-  const Plan p = plan(set.test_case().problem, gpu::rig().device(), options).value();
-  const auto workspace = std::move(harness::make_workspace(p, gpu::rig()).value());
-  EXPECT_OK(set.reset_outputs());
-  EXPECT_OK(sluice::run(p, set.operands(), workspace.workspace, gpu::rig().stream()));
-  EXPECT_OK(gpu::rig().synchronize());
-  return bits_of(set);
 }
 
 // Small integers through the identity gate have one right answer: every config of the decode

@@ -40,6 +40,31 @@ inline void expect_right(Job& job) {
   EXPECT_OK(job.set->check_canaries());
 }
 
+/// The outputs of a case, rows' gaps included.
+inline std::string bits_of(harness::OperandSet& set) {
+  std::string bits;
+  for (const Operand id : set.outputs()) {
+    const auto now = set.host_matrix(id);
+    EXPECT_OK(now);
+    bits.append(static_cast<const char*>(now->data),
+                static_cast<std::size_t>(extent_bytes(now->spec)));
+  }
+  return bits;
+}
+
+/// Runs a plan on the set with a workspace of its own and returns the outputs.
+inline std::string run_once(harness::OperandSet& set, const char* variant, const char* config) {
+  Options options;
+  options.variant = variant;
+  options.config = config;
+  const Plan p = plan(set.test_case().problem, rig().device(), options).value();
+  const auto workspace = std::move(harness::make_workspace(p, rig()).value());
+  EXPECT_OK(set.reset_outputs());
+  EXPECT_OK(sluice::run(p, set.operands(), workspace.workspace, rig().stream()));
+  EXPECT_OK(rig().synchronize());
+  return bits_of(set);
+}
+
 struct StreamGuard {
   cudaStream_t stream = nullptr;
   StreamGuard() { EXPECT_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }

@@ -44,6 +44,15 @@ __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
+/// Keeps accesses to accumulators on their side of a wait: its instruction does not name them, so
+/// the compiler may move plain register accesses across it, and ptxas then serialises the wgmma
+/// (C7514).
+template <int N>
+__device__ __forceinline__ void wgmma_fence_accumulators(float (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 /// Closes the group of all wgmma issued since the last commit.
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");

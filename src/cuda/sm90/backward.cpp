@@ -69,7 +69,8 @@ Status bias_grad(const Call& call, Operand id, const Matrix& in) {
 Tiling best_gate_up(const Call& call) {
   const Problem& p = call.problem;
   Tiling best[1];
-  static_cast<void>(ranked({p.m, 2 * p.h, p.d, GemmKind::kGateUp, call.device.sm_count}, best));
+  const GemmShape shape{p.m, 2 * p.h, p.d, GemmKind::kGateUp, call.device.sm_count, false};
+  static_cast<void>(ranked(shape, best));
   return best[0];
 }
 

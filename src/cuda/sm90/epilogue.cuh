@@ -81,29 +81,58 @@ __device__ __forceinline__ void add_biases(const GemmParams& p, Tile tile,
   }
 }
 
-// g (`up` false) or u as they are, 64 rows.
+// The pairs that store_rows() asks for, from the sums of 64 rows: g (`up` false) or u as they are.
+template <class Cfg>
+__device__ __forceinline__ Pair half_pair(const GemmParams& p, bool up,
+                                          const float (&d)[Cfg::kTileN / 2], int c, int i) {
+  const int a = 8 * c + 2 * i;
+  return up == (p.up_first == 0) ? Pair{d[a + 4], d[a + 5]} : Pair{d[a], d[a + 1]};
+}
+
+// h = gate(g, u).
+template <class Cfg>
+__device__ __forceinline__ Pair gated_pair(const GemmParams& p, const Gate& gate,
+                                           const float (&d)[Cfg::kTileN / 2], int c, int i) {
+  const bool swap = p.up_first != 0;
+  const float a0 = d[8 * c + 2 * i], a1 = d[8 * c + 2 * i + 1];
+  const float b0 = d[8 * c + 4 + 2 * i], b1 = d[8 * c + 4 + 2 * i + 1];
+  return {math::gate_mul(gate, swap ? b0 : a0, swap ? a0 : b0),
+          math::gate_mul(gate, swap ? b1 : a1, swap ? a1 : b1)};
+}
+
+// y = d + bias + residual at (row, col), a place that may lie outside.
+template <class Cfg>
+__device__ __forceinline__ Pair plain_pair(const GemmParams& p, const float (&d)[Cfg::kTileN / 2],
+                                           int c, int i, int row, int col) {
+  using Element = typename Cfg::Element;
+  Pair v{d[4 * c + 2 * i], d[4 * c + 2 * i + 1]};
+  if (p.bias0 != nullptr) {
+    const Pair b = load_pair<Element>(p.bias0, col, col < p.n, col + 1 < p.n);
+    v.lo += b.lo;
+    v.hi += b.hi;
+  }
+  if (p.residual != nullptr && row < p.m) {
+    const char* line = static_cast<const char*>(p.residual) + row * p.residual_row_bytes;
+    const Pair r = load_pair<Element>(line, col, col < p.n, col + 1 < p.n);
+    v.lo += r.lo;
+    v.hi += r.hi;
+  }
+  return v;
+}
+
+// g (`up` false) or u, 64 rows.
 template <class Cfg>
 __device__ __forceinline__ void half_rows(const GemmParams& p, bool up, char* out, int row0,
                                           const float (&d)[Cfg::kTileN / 2]) {
-  const bool second = up == (p.up_first == 0);
-  store_rows<Cfg>(out, row0, [&](int c, int i) {
-    const int a = 8 * c + 2 * i;
-    return second ? Pair{d[a + 4], d[a + 5]} : Pair{d[a], d[a + 1]};
-  });
+  store_rows<Cfg>(out, row0, [&](int c, int i) { return half_pair<Cfg>(p, up, d, c, i); });
 }
 
 // h = gate(g, u) for 64 rows.
 template <class Cfg>
 __device__ __forceinline__ void gate_rows(const GemmParams& p, char* out, int row0,
                                           const float (&d)[Cfg::kTileN / 2]) {
-  const bool swap = p.up_first != 0;
   tile::with_epilogue_gate(p.gate, [&](const Gate& gate) {
-    store_rows<Cfg>(out, row0, [&](int c, int i) {
-      const float a0 = d[8 * c + 2 * i], a1 = d[8 * c + 2 * i + 1];
-      const float b0 = d[8 * c + 4 + 2 * i], b1 = d[8 * c + 4 + 2 * i + 1];
-      return Pair{math::gate_mul(gate, swap ? b0 : a0, swap ? a0 : b0),
-                  math::gate_mul(gate, swap ? b1 : a1, swap ? a1 : b1)};
-    });
+    store_rows<Cfg>(out, row0, [&](int c, int i) { return gated_pair<Cfg>(p, gate, d, c, i); });
   });
 }
 
@@ -210,25 +239,10 @@ __device__ __forceinline__ void add_grad_rows(const GemmParams& p, Tile tile, in
 template <class Cfg>
 __device__ __forceinline__ void plain_rows(const GemmParams& p, Tile tile, int m0, char* out,
                                            int row0, const float (&d)[Cfg::kTileN / 2]) {
-  using Element = typename Cfg::Element;
   const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
   const int first_row = m0 + row0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   store_rows<Cfg>(out, row0, [&](int c, int i) {
-    const int col = col0 + 8 * c;
-    Pair v{d[4 * c + 2 * i], d[4 * c + 2 * i + 1]};
-    if (p.bias0 != nullptr) {
-      const Pair b = load_pair<Element>(p.bias0, col, col < p.n, col + 1 < p.n);
-      v.lo += b.lo;
-      v.hi += b.hi;
-    }
-    const int row = first_row + 8 * i;
-    if (p.residual != nullptr && row < p.m) {
-      const char* line = static_cast<const char*>(p.residual) + row * p.residual_row_bytes;
-      const Pair r = load_pair<Element>(line, col, col < p.n, col + 1 < p.n);
-      v.lo += r.lo;
-      v.hi += r.hi;
-    }
-    return v;
+    return plain_pair<Cfg>(p, d, c, i, first_row + 8 * i, col0 + 8 * c);
   });
 }
 

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdio>
 
+#include "cuda/sm90/stream_k.hpp"
+
 namespace sluice::cuda::sm90 {
 namespace {
 
@@ -15,12 +17,18 @@ constexpr Tiling kGateUp[] = {
     {.tile_n = 128, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 192, .cluster = 1, .pingpong = true, .group = 16},
     {.tile_n = 128, .cluster = 1, .pingpong = true, .group = 16},
+    {.tile_n = 128, .cluster = 1, .pingpong = false, .group = 16, .rows = 64, .stream_k = true},
+    {.tile_n = 192, .cluster = 1, .pingpong = false, .group = 16, .rows = 192, .stream_k = true},
 };
 constexpr Tiling kDown[] = {
     {.tile_n = 192, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 128, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 192, .cluster = 1, .pingpong = true, .group = 16},
     {.tile_n = 128, .cluster = 1, .pingpong = true, .group = 16},
+    {.tile_n = 128, .cluster = 1, .pingpong = false, .group = 16, .rows = 64, .stream_k = true},
+    {.tile_n = 128, .cluster = 1, .pingpong = false, .group = 16, .rows = 128, .stream_k = true},
+    {.tile_n = 192, .cluster = 1, .pingpong = false, .group = 16, .rows = 192, .stream_k = true},
+    {.tile_n = 256, .cluster = 2, .pingpong = false, .group = 8, .rows = 128, .stream_k = true},
 };
 // Its long epilogue has to run beside the other consumer's product: no cooperative tiles.
 constexpr Tiling kGateUpGrad[] = {
@@ -45,13 +53,67 @@ double efficiency(const Tiling& t, std::int64_t row_tiles) {
   return t.cluster == 2 || row_tiles == 1 ? 0.955 : 0.5;
 }
 
+// What one SM takes, in picoseconds, as measured on an H200 (docs/kernels/gate_up.md): for 128 rows
+// of x by one weight row by one of k on the tensor cores (256 FLOPs of 785 TFLOP/s on 132 SMs), for
+// a weight from memory (4.60 TB/s), for an element of a stage where SMs walk k in step and where
+// not.
+constexpr double kTensorPs = 43.0;
+constexpr double kMemoryPs = 57.4;
+constexpr double kInStepPs = 30.0;
+constexpr double kOutOfStepPs = 40.8;
+// Microseconds of a launch, of one with cut tiles, and of each of their partial sums.
+constexpr double kWholeUs = 4.0;
+constexpr double kCutUs = 8.0;
+constexpr double kPartialUs = 1.1e-4;
+
+std::int64_t tiles_of(const GemmShape& shape, const Tiling& t) {
+  return ceil_div(ceil_div(shape.m, t.rows), t.cluster) * ceil_div(shape.n, t.tile_n);
+}
+
+bool stream_k_serves(const GemmShape& shape, const Tiling& t) {
+  return shape.partials && shape.m <= kStreamKMaxTokens &&
+         tiles_of(shape, t) * ceil_div(shape.k, kTileK) < kMaxUnits;
+}
+
 }  // namespace
 
 double cost(const GemmShape& shape, const Tiling& t) noexcept {
-  const std::int64_t row_tiles = ceil_div(shape.m, kTileM);
-  const std::int64_t tiles = ceil_div(row_tiles, t.cluster) * ceil_div(shape.n, t.tile_n);
-  const std::int64_t waves = ceil_div(tiles, std::max(1, shape.sm_count / t.cluster));
-  return static_cast<double>(waves) * t.tile_n / efficiency(t, row_tiles);
+  if (shape.m == 0) return 0;
+  const std::int64_t row_tiles = ceil_div(shape.m, t.rows);
+  const std::int64_t tiles = tiles_of(shape, t);
+  const int workers = stream_k_workers(t, shape.sm_count);
+  const double column_us = static_cast<double>(shape.k) * 1e-6;  // times picoseconds
+  // Every weight crosses the memory bus once.
+  const double memory = static_cast<double>(shape.n) / std::max(1, shape.sm_count) * kMemoryPs;
+  const double tensor = t.tile_n * (static_cast<double>(t.rows) / kTileM) * kTensorPs;
+  const auto rows = static_cast<double>(std::min<std::int64_t>(shape.m, t.rows));
+  if (!t.stream_k) {
+    const auto waves = static_cast<double>(ceil_div(tiles, workers));
+    const double stage = (t.rows + static_cast<double>(t.tile_n) / t.cluster) * kInStepPs;
+    // NOTE: rows of a box behind the matrix cost more than rows of it: 90, 80 and 67 us at 8B's
+    // gate_up with 16, 64 and 128 tokens.
+    const double empty = row_tiles == 1 ? 1.4 - 0.4 * rows / kTileM : 1.0;
+    const double tile = std::max(tensor / efficiency(t, row_tiles), stage * empty);
+    return std::max(waves * tile, memory) * column_us + kWholeUs;
+  }
+  const auto k_units = static_cast<int>(ceil_div(shape.k, kTileK));
+  const StreamK s = make_stream_k(static_cast<int>(tiles), k_units, workers);
+  const bool in_step = s.workers % tiles == 0 || tiles % s.workers == 0;
+  const double stage =
+      (rows + static_cast<double>(t.tile_n) / t.cluster) * (in_step ? kInStepPs : kOutOfStepPs);
+  const double share = static_cast<double>(tiles) / s.workers;
+  const double pieces = static_cast<double>(k_units) / s.each + (in_step ? 0 : 1);
+  return std::max(share * std::max(tensor, stage), memory) * column_us + kCutUs +
+         pieces * t.rows * t.tile_n * kPartialUs;
+}
+
+int stream_k_workers(const Tiling& t, int sm_count) noexcept {
+  return std::max(1, sm_count / t.cluster);
+}
+
+std::int64_t stream_k_partial_bytes(const Tiling& t, int sm_count) noexcept {
+  const std::int64_t ctas = std::int64_t{stream_k_workers(t, sm_count)} * t.cluster;
+  return 2 * ctas * t.rows * t.tile_n * static_cast<std::int64_t>(sizeof(float));
 }
 
 std::span<const Tiling> tilings(GemmKind kind) noexcept {
@@ -71,18 +133,20 @@ std::span<const Tiling> tilings(GemmKind kind) noexcept {
 
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
   const auto source = tilings(shape.kind);
-  // By cost, ties in source order. At most six: insertion sort, which allocates nothing.
+  // By cost, ties in source order: insertion sort, which allocates nothing.
   std::array<std::size_t, std::size(kGateUp)> order{};
+  std::size_t count = 0;
   for (std::size_t i = 0; i < source.size(); ++i) {
-    std::size_t at = i;
+    if (source[i].stream_k && !stream_k_serves(shape, source[i])) continue;
+    std::size_t at = count++;
     while (at > 0 && cost(shape, source[i]) < cost(shape, source[order[at - 1]])) {
       order[at] = order[at - 1];
       --at;
     }
     order[at] = i;
   }
-  for (std::size_t i = 0; i < std::min(out.size(), source.size()); ++i) out[i] = source[order[i]];
-  return source.size();
+  for (std::size_t i = 0; i < std::min(out.size(), count); ++i) out[i] = source[order[i]];
+  return count;
 }
 
 Box out_box(const Tiling& t, GemmKind kind) noexcept {
@@ -91,8 +155,11 @@ Box out_box(const Tiling& t, GemmKind kind) noexcept {
 }
 
 void name_tiling(const Tiling& t, std::span<char> out) noexcept {
-  std::snprintf(out.data(), out.size(), "%s%dx%dc%dg%d", t.pingpong ? "pp" : "co", kTileM, t.tile_n,
-                t.cluster, t.group);
+  std::snprintf(out.data(), out.size(), "%s%dx%dc%dg%d",
+                t.stream_k   ? "sk"
+                : t.pingpong ? "pp"
+                             : "co",
+                t.rows, t.tile_n, t.cluster, t.group);
 }
 
 }  // namespace sluice::cuda::sm90

@@ -8,7 +8,8 @@
 
 namespace sluice::cuda::sm90 {
 
-inline constexpr int kTileM = 128;  ///< rows of x a CTA
+inline constexpr int kTileM = 128;  ///< rows of x a CTA, but under stream-K
+inline constexpr int kTileK = 64;   ///< of a stage; 128 bytes: one swizzle atom
 
 /// What a GEMM of the family makes of its sums.
 enum class GemmKind : std::uint8_t {
@@ -22,10 +23,12 @@ enum class GemmKind : std::uint8_t {
 
 /// A kernel instantiation and how it walks the output.
 struct Tiling {
-  int tile_n = 192;      ///< weight rows a tile; half as many output columns in gate_up
-  int cluster = 2;       ///< CTAs that share the weight tile by multicast, 128 rows each
-  bool pingpong = true;  ///< else cooperative
-  int group = 8;         ///< row tiles that are walked together, for L2
+  int tile_n = 192;       ///< weight rows a tile; half as many output columns in gate_up
+  int cluster = 2;        ///< CTAs that share the weight tile by multicast, 128 rows each
+  bool pingpong = true;   ///< else cooperative
+  int group = 8;          ///< row tiles that are walked together, for L2
+  int rows = kTileM;      ///< rows of x a CTA
+  bool stream_k = false;  ///< equal shares of bytes instead of whole tiles, stream_k.hpp
 
   friend bool operator==(const Tiling&, const Tiling&) = default;
 };
@@ -38,16 +41,29 @@ struct GemmShape {
   std::int64_t k = 0;
   GemmKind kind = GemmKind::kDown;
   int sm_count = 132;
+  bool partials = true;  ///< partial sums have a place in the workspace: stream-K may serve
 };
 
-/// Time of a shape under a tiling in arbitrary units: waves of tiles, each as long as its weight
-/// rows, over the tiling's measured efficiency. Lower is better.
+/// Microseconds of a shape under a tiling, by a model: the longest of what the tensor cores, the
+/// memory and L2 take, and the fix-up of cut tiles. docs/kernels/gate_up.md.
 [[nodiscard]] double cost(const GemmShape& shape, const Tiling& tiling) noexcept;
+
+/// From the first on stream-K is faster than the decode kernels; it is offered up to the last,
+/// where whole tiles come into their own. docs/kernels/gate_up.md.
+inline constexpr int kStreamKMinTokens = 41;
+inline constexpr int kStreamKMaxTokens = 384;
+
+/// Workers of a tiling at most: one a cluster that fits the device.
+[[nodiscard]] int stream_k_workers(const Tiling& tiling, int sm_count) noexcept;
+
+/// Bytes of the workspace where CTAs leave the sums of cut tiles: two tiles each, in fp32.
+[[nodiscard]] std::int64_t stream_k_partial_bytes(const Tiling& tiling, int sm_count) noexcept;
 
 /// The tilings that exist for a kind, in the order of the source.
 [[nodiscard]] std::span<const Tiling> tilings(GemmKind kind) noexcept;
 
-/// All tilings of a shape, cheapest first. Writes at most out.size(), returns how many there are.
+/// The tilings that may serve a shape, cheapest first. Writes at most out.size(), returns how many
+/// there are.
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept;
 
 /// Columns and rows of one box of the tensor maps of what the epilogue writes, and of what
@@ -58,7 +74,8 @@ struct Box {
 };
 [[nodiscard]] Box out_box(const Tiling& tiling, GemmKind kind) noexcept;
 
-/// "pp128x192c2g8": schedule, rows x weight rows, cluster, raster group.
+/// "pp128x192c2g8": schedule (pingpong, cooperative, stream-K), rows x weight rows, cluster, raster
+/// group.
 void name_tiling(const Tiling& tiling, std::span<char> out) noexcept;
 
 }  // namespace sluice::cuda::sm90

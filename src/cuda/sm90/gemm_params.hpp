@@ -9,7 +9,6 @@
 
 namespace sluice::cuda::sm90 {
 
-inline constexpr int kTileK = 64;  // 128 bytes: one swizzle atom
 inline constexpr int kThreads = 384;
 inline constexpr int kColumnBox = 64;  // operands with k along rows come by boxes of 64 columns
 

@@ -4,6 +4,7 @@
 // launch, mlp_grad is a sequence of them (backward.cpp).
 #include "cuda/prefill.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "cuda/device.hpp"
@@ -12,6 +13,7 @@
 #include "cuda/sm90/refusals.hpp"
 #include "cuda/tensor_map.hpp"
 #include "cuda/variants.hpp"
+#include "cuda/workspace.hpp"
 
 namespace sluice::cuda {
 namespace {
@@ -73,10 +75,39 @@ Reason shape_refusal(const Problem& p) {
   return p.op == Op::kMlpGrad ? sm90::mlp_grad_refusal(p) : Reason{};
 }
 
-Status run_forward(const Plan& plan, const sm90::Call& call, void* payload) {
+// What lies in the payload of a forward operator.
+struct Scratch {
+  void* h = nullptr;         // mlp, dense in x's type
+  void* partials = nullptr;  // of one launch after the other
+  std::size_t bytes = 0;
+};
+
+Scratch lay_out(const Plan& plan, void* payload) {
+  const Problem& p = plan.problem;
   const auto tilings = detail::payload_as<Tilings>(plan.config);
+  PayloadCursor cursor(payload);
+  Scratch s;
+  if (p.op == Op::kMlp) s.h = cursor.take(p.m * p.h * size_bytes(p.x_dtype));
+  std::int64_t partials = 0;
+  const auto reserve = [&](const Tiling& tiling) {
+    if (tiling.stream_k) {
+      partials = std::max(partials, sm90::stream_k_partial_bytes(tiling, plan.device.sm_count));
+    }
+  };
+  if (has_gate_up(p)) reserve(tilings.gate_up);
+  if (has_down(p)) reserve(tilings.down);
+  if (partials > 0) s.partials = cursor.take(partials);
+  s.bytes = cursor.used();
+  return s;
+}
+
+Status run_forward(const Plan& plan, sm90::Call& call, void* payload, void* header) {
+  const auto tilings = detail::payload_as<Tilings>(plan.config);
+  const Scratch scratch = lay_out(plan, payload);
+  call.partials = static_cast<float*>(scratch.partials);
+  call.header = static_cast<WorkspaceHeader*>(header);
   const bool chain = plan.problem.op == Op::kMlp;
-  const sm90::Matrix h = chain ? call.dense(Operand::kH, payload) : call.at(Operand::kH);
+  const sm90::Matrix h = chain ? call.dense(Operand::kH, scratch.h) : call.at(Operand::kH);
   if (has_gate_up(plan.problem)) {
     sm90::Matrix g = call.at(Operand::kG);
     sm90::Matrix u = call.at(Operand::kU);
@@ -96,20 +127,28 @@ Reason sm90_supports(const Problem& p, const Device& device) noexcept {
   return shape_refusal(p);
 }
 
+Reason sm90_decode_yields(const Problem& p, const Device& device) noexcept {
+  // Smaller weights were not measured.
+  constexpr std::int64_t kMinWeights = std::int64_t{1} << 24;
+  if (p.m < sm90::kStreamKMinTokens || p.d * p.h < kMinWeights || p.norm.enabled) return {};
+  if (!sm90_supports(p, device).empty()) return {};
+  return refuse("of %d tokens and more cuda.sm90 is faster", sm90::kStreamKMinTokens);
+}
+
 // "sm90.gate_up.pp128x192c2g8", "sm90.mlp.pp128x192c2g8+pp128x192c1g16"; of mlp_grad gate_up_grad's
 // tiling, then that of the plain products.
 std::size_t sm90_configs(const Problem& p, const Device& device, std::span<Config> out) noexcept {
   if (has_gate_up_grad(p)) {
-    std::array<Tiling, 8> grad;
-    std::array<Tiling, 8> product;
+    std::array<Tiling, 16> grad;
+    std::array<Tiling, 16> product;
     const std::size_t grads = sm90::ranked(gate_up_grad_shape(p, device), grad);
     const std::size_t products =
         p.op == Op::kMlpGrad ? sm90::ranked(weight_grad_shape(p, device), product) : 0;
     return offer_tilings<Tiling>("sm90", p, std::span(grad).first(grads),
                                  std::span(product).first(products), sm90::name_tiling, out);
   }
-  std::array<Tiling, 8> gate_up;
-  std::array<Tiling, 8> down;
+  std::array<Tiling, 16> gate_up;
+  std::array<Tiling, 16> down;
   const std::size_t gate_ups = has_gate_up(p) ? sm90::ranked(gate_up_shape(p, device), gate_up) : 0;
   const std::size_t downs = has_down(p) ? sm90::ranked(down_shape(p, device), down) : 0;
   return offer_tilings<Tiling>("sm90", p, std::span(gate_up).first(gate_ups),
@@ -119,14 +158,14 @@ std::size_t sm90_configs(const Problem& p, const Device& device, std::span<Confi
 std::size_t sm90_payload_bytes(const Plan& plan) noexcept {
   const Problem& p = plan.problem;
   if (p.op == Op::kMlpGrad) return sm90::mlp_grad_payload_bytes(p);
-  return p.op == Op::kMlp ? static_cast<std::size_t>(p.m * p.h * size_bytes(p.x_dtype)) : 0;
+  return lay_out(plan, nullptr).bytes;
 }
 
-Status sm90_launch(const Plan& plan, const Operands& operands, void* payload, void* /*header*/,
+Status sm90_launch(const Plan& plan, const Operands& operands, void* payload, void* header,
                    Stream stream) noexcept {
   const DeviceGuard guard(plan.device.ordinal);
   SLUICE_TRY(guard.status());
-  const sm90::Call call{plan.problem, plan.device, operands, stream, operand_specs(plan.problem)};
+  sm90::Call call{plan.problem, plan.device, operands, stream, operand_specs(plan.problem)};
   if (plan.problem.op == Op::kGateUpGrad) {
     const Tiling tiling = detail::payload_as<Tilings>(plan.config).gate_up;
     return sm90::gate_up_grad(call, tiling, call.at(Operand::kG), call.at(Operand::kU),
@@ -136,7 +175,7 @@ Status sm90_launch(const Plan& plan, const Operands& operands, void* payload, vo
     const auto tilings = detail::payload_as<Tilings>(plan.config);
     return sm90::mlp_grad(call, tilings.gate_up, tilings.down, payload);
   }
-  return run_forward(plan, call, payload);
+  return run_forward(plan, call, payload, header);
 }
 
 }  // namespace sluice::cuda

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm90/products.hpp"
 
+#include <algorithm>
+
 #include "cuda/sm90/gemm.hpp"
+#include "cuda/sm90/stream_k_params.hpp"
 #include "cuda/tensor_map.hpp"
 
 namespace sluice::cuda::sm90 {
@@ -30,6 +33,26 @@ Status encode_boxes(const Matrix& matrix, const Box& box, CUtensorMap& out) {
 
 // The A operand: x, h or dy.
 constexpr Box kInputBox{kTileK, kTileM};
+
+// The same under stream-K: the rows that there are.
+Box stream_k_box(const Call& call, const Tiling& tiling) {
+  return {kTileK, static_cast<int>(std::min<std::int64_t>(call.problem.m, tiling.rows))};
+}
+
+OutputRows rows_of(const Matrix& matrix) {
+  return {static_cast<char*>(matrix.base), matrix.spec.layout.row_stride_bytes};
+}
+
+StreamKParams stream_k_params(const Call& call, const Box& box, const GemmParams& gemm,
+                              const Matrix& out) {
+  StreamKParams params{};
+  params.gemm = gemm;
+  params.box_rows = box.rows;
+  params.out = rows_of(out);
+  params.partials = call.partials;
+  params.header = call.header;
+  return params;
+}
 
 GemmParams params_of(const Call& call, std::int64_t n, std::int64_t k) {
   GemmParams params{};
@@ -65,14 +88,7 @@ Status gate_up(const Call& call, const Tiling& tiling, const Matrix& h, const Ma
                const Matrix& u) noexcept {
   const Problem& p = call.problem;
   GemmParams params = params_of(call, p.h, p.d);
-  SLUICE_TRY(encode_boxes(call.at(Operand::kX), kInputBox, params.x));
-  const Box box = out_box(tiling, GemmKind::kGateUp);
-  SLUICE_TRY(encode_boxes(h, box, params.out));
-  if (g.base != nullptr) {
-    params.save = 1;
-    SLUICE_TRY(encode_boxes(g, box, params.g));
-    SLUICE_TRY(encode_boxes(u, box, params.u));
-  }
+  params.save = g.base != nullptr ? 1 : 0;
   const Matrix w_gate = call.at(Operand::kWGate);
   const Matrix w_up = call.at(Operand::kWUp);
   const auto pair = make_pair_view(w_gate.spec, w_gate.base, w_up.base, kTileK,
@@ -88,22 +104,45 @@ Status gate_up(const Call& call, const Tiling& tiling, const Matrix& h, const Ma
     params.bias0 = call.operands.b_gate;
     params.bias1 = call.operands.b_up;
   }
+  const Matrix x = call.at(Operand::kX);
+  if (tiling.stream_k) {
+    const Box rows = stream_k_box(call, tiling);
+    SLUICE_TRY(encode_boxes(x, rows, params.x));
+    StreamKParams streamed = stream_k_params(call, rows, params, h);
+    streamed.g = rows_of(g);
+    streamed.u = rows_of(u);
+    return launch_stream_k(launch_of(call, tiling, true), GemmKind::kGateUp, streamed);
+  }
+  SLUICE_TRY(encode_boxes(x, kInputBox, params.x));
+  const Box box = out_box(tiling, GemmKind::kGateUp);
+  SLUICE_TRY(encode_boxes(h, box, params.out));
+  if (params.save != 0) {
+    SLUICE_TRY(encode_boxes(g, box, params.g));
+    SLUICE_TRY(encode_boxes(u, box, params.u));
+  }
   return launch_gate_up(launch_of(call, tiling, false), params);
 }
 
 Status down(const Call& call, const Tiling& tiling, const Matrix& h, bool programmatic) noexcept {
   const Problem& p = call.problem;
   GemmParams params = params_of(call, p.d, p.h);
-  SLUICE_TRY(encode_boxes(h, kInputBox, params.x));
   SLUICE_TRY(
       encode_boxes(call.at(Operand::kWDown), {kTileK, tiling.tile_n / tiling.cluster}, params.w));
-  SLUICE_TRY(encode_boxes(call.at(Operand::kY), out_box(tiling, GemmKind::kDown), params.out));
   if (p.bias_down) params.bias0 = call.operands.b_down;
   if (p.residual == Residual::kOperand) {
     const Matrix residual = call.at(Operand::kResidual);
     params.residual = residual.base;
     params.residual_row_bytes = residual.spec.layout.row_stride_bytes;
   }
+  const Matrix y = call.at(Operand::kY);
+  if (tiling.stream_k) {
+    const Box rows = stream_k_box(call, tiling);
+    SLUICE_TRY(encode_boxes(h, rows, params.x));
+    StreamKParams streamed = stream_k_params(call, rows, params, y);
+    return launch_stream_k(launch_of(call, tiling, true), GemmKind::kDown, streamed);
+  }
+  SLUICE_TRY(encode_boxes(h, kInputBox, params.x));
+  SLUICE_TRY(encode_boxes(y, out_box(tiling, GemmKind::kDown), params.out));
   return launch_down(launch_of(call, tiling, programmatic), params);
 }
 

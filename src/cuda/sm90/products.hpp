@@ -5,6 +5,7 @@
 #include <array>
 
 #include "cuda/sm90/gemm_config.hpp"
+#include "cuda/workspace.hpp"
 #include "sluice/operands.hpp"
 #include "sluice/plan.hpp"
 
@@ -23,6 +24,8 @@ struct Call {
   const Operands& operands;
   Stream stream;
   std::array<OperandSpec, kOperandCount> specs;
+  WorkspaceHeader* header = nullptr;  ///< with partials: where a forward tiling is stream-K
+  float* partials = nullptr;
 
   [[nodiscard]] Matrix at(Operand id) const noexcept;
   /// Of the operand's shape and type, densely at `base`: a part of the workspace.

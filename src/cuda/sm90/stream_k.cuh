@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+// gate_up and down for few tokens on Hopper: the mainloop of gemm.cuh under the stream-K schedule
+// (stream_k.hpp), which balances the bytes of the weights over the SMs. Budget, drawing and log:
+// docs/kernels/gate_up.md.
+//
+// roles, one CTA an SM
+//   warpgroups 0 ..  consumers: WGMMA, fix-up, stores from registers
+//   last warpgroup   producer: one thread issues every TMA load
+// schedules, see consume_stream()
+//   pingpong     two consumers take segments in turns
+//   cooperative  consumers share every segment, 64 rows of x each
+// shared memory
+//   stages x { A: rows x 64, B: N x 64 } elements, 128-byte swizzle | mbarriers
+//   With fewer tokens than rows a copy brings the tokens' rows alone. The rows behind them hold
+//   what was there, NaNs included: row i of a product depends on row i of A alone, and those rows
+//   are neither stored nor left as partial sums.
+// mbarriers, per stage, as in gemm.cuh
+//   full[s]   1 arrival (the producer's expect_tx) and the stage's bytes; consumers wait
+//   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
+//             stage; producers wait
+// named barriers
+//   3 + w     256: "the tensor cores are yours", from the other consumer to w (pingpong)
+// tickets, in the workspace header
+//   A warp whose tile is cut leaves its sums in the workspace and takes a ticket; whoever takes the
+//   last adds all pieces up in the order of k and finishes the tile. Nobody waits for another CTA.
+#pragma once
+
+#include "cuda/sm90/gemm.cuh"
+#include "cuda/sm90/stream_k_params.hpp"
+#include "cuda/tile/grid_barrier.cuh"
+
+namespace sluice::cuda::sm90 {
+
+template <class Cfg>
+concept StreamKConfig = requires {
+  requires Cfg::kTileN % 64 == 0 && Cfg::kTileN <= 256;
+  requires Cfg::kCluster == 1 || Cfg::kCluster == 2;
+  requires Cfg::kConsumers == (Cfg::kPingpong ? 2 : Cfg::kRows / 64);
+  requires !Cfg::kPingpong || Cfg::kRows * Cfg::kTileN <= 128 * 128;  // accumulators
+  requires Cfg::kSmemBytes <= 227 * 1024;
+};
+
+// A position in the line of units.
+struct UnitCursor {
+  int index;  // of the tile
+  int k;      // unit of the tile
+  Tile tile;
+
+  __device__ __forceinline__ UnitCursor(const StreamKParams& p, int unit)
+      : index(unit / p.schedule.k_units),
+        k(unit % p.schedule.k_units),
+        tile(tile_at(p.gemm.order, index)) {}
+  __device__ __forceinline__ void advance(const StreamKParams& p) {
+    if (++k < p.schedule.k_units) return;
+    k = 0;
+    tile = tile_at(p.gemm.order, ++index);
+  }
+};
+
+template <class Cfg>
+__device__ __forceinline__ int stream_k_row(Tile tile, int rank) {
+  return (tile.m * Cfg::kCluster + rank) * Cfg::kRows;
+}
+
+template <class Cfg>
+__device__ __forceinline__ void load_rows(const StreamKParams& p, const Smem<Cfg>& smem, int stage,
+                                          const UnitCursor& at, int rank) {
+  const std::int32_t corner[5] = {at.k * kTileK, stream_k_row<Cfg>(at.tile, rank)};
+  ptx::tensor_copy<1, 2>(smem.a(stage), p.gemm.x, corner, smem.full(stage));
+}
+
+template <class Cfg>
+__device__ __forceinline__ void load_columns(const StreamKParams& p, const Smem<Cfg>& smem,
+                                             int stage, const UnitCursor& at, int rank) {
+  const std::uint32_t bytes = Cfg::kBBytes + p.box_rows * kTileK * 2;
+  ptx::mbarrier_arrive_expect_bytes(smem.full(stage), bytes);
+  load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.tile.n, rank);
+}
+
+// The ring is filled with weights before the wait for x, where no one writes them.
+template <class Cfg>
+__device__ __forceinline__ void produce_stream(const StreamKParams& p, const Smem<Cfg>& smem,
+                                               int worker, int rank) {
+  const int begin = p.schedule.begin(worker);
+  const int units = p.schedule.begin(worker + 1) - begin;
+  const int early = p.gemm.weights_static != 0 ? min(Cfg::kStages, units) : 0;
+  const UnitCursor first(p, begin);
+  UnitCursor at = first;
+  for (int i = 0; i < early; ++i, at.advance(p)) load_columns<Cfg>(p, smem, i, at, rank);
+  ptx::wait_for_prerequisites();
+  at = first;
+  for (int i = 0; i < early; ++i, at.advance(p)) load_rows<Cfg>(p, smem, i, at, rank);
+  RingCursor<Cfg> ring;
+  ring.parity = 1;  // the first pass over the ring finds every stage free
+  for (int i = 0; i < early; ++i) ring.advance();
+  for (int i = early; i < units; ++i, at.advance(p)) {
+    ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
+    load_columns<Cfg>(p, smem, ring.stage, at, rank);
+    load_rows<Cfg>(p, smem, ring.stage, at, rank);
+    ring.advance();
+  }
+}
+
+// Who shares a tile with whom: one warp's view.
+struct Pieces {
+  int first;  // workers first .. last
+  int last;
+  int worker;  // this one
+  int tile;
+};
+
+// Adds up the pieces of a cut tile, 64 rows: `block` of the tile's. True in the warp that takes the
+// last ticket, whose d then holds the whole sums, added in the order of k; false in the others, who
+// are done with the tile.
+template <class Cfg>
+__device__ __forceinline__ bool combine(const StreamKParams& p, const Pieces& pieces, int block,
+                                        int rank, float (&d)[Cfg::kTileN / 2]) {
+  constexpr int kSlotVectors = Cfg::kRows * Cfg::kTileN / 4;  // of four floats
+  constexpr int kVectors = Cfg::kTileN / 8;                   // of a thread and 64 rows
+  const int lane = threadIdx.x % 32;
+  const int thread = threadIdx.x % 128;
+  auto* vectors = reinterpret_cast<float4*>(p.partials) + block * (kVectors * 128) + thread;
+  const auto slot = [&](int worker) {
+    const int cta = p.schedule.slot(worker, pieces.tile) * Cfg::kCluster + rank;
+    return vectors + static_cast<long long>(cta) * kSlotVectors;
+  };
+  // A byte a warp; the word belongs to the worker that holds the tile's first piece, since no two
+  // tiles can share that one.
+  const int owner = (pieces.first * Cfg::kCluster + rank) * (Cfg::kRows / 64) + block;
+  std::uint32_t& word = p.header->tickets[owner];
+  const int shift = thread / 32 * 8;
+  const int others = pieces.last - pieces.first;
+  const auto taken = [&](std::uint32_t value) { return static_cast<int>(value >> shift & 0xFF); };
+  // Seen all others: nothing to leave, no ticket to take.
+  std::uint32_t before = lane == 0 ? tile::load_acquire(&word) : 0;
+  int count = __shfl_sync(0xFFFFFFFF, taken(before), 0);
+  int mine = 0;
+  if (count != others) {
+    float4* to = slot(pieces.worker);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      __stcg(to + i * 128, make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
+    }
+    __syncwarp();
+    if (lane == 0) before = tile::add_release(&word, 1U << shift);
+    count = __shfl_sync(0xFFFFFFFF, taken(before), 0);
+    if (count != others) return false;
+    mine = 1;
+  }
+  __syncwarp();  // what lane 0 acquired holds for all
+  // The next launch finds the field at 0.
+  if (lane == 0)
+    tile::add_release(&word, 0U - (static_cast<std::uint32_t>(others + mine) << shift));
+  // Loads of several pieces are under way at once: one after the other they would take a trip to L2
+  // each.
+  constexpr int kAtOnce = 4;
+  constexpr int kChunk = Cfg::kFixUpVectors / kAtOnce;
+  static_assert(kVectors % kChunk == 0);
+#pragma unroll
+  for (int c = 0; c < kVectors; c += kChunk) {
+    float sum[kChunk * 4] = {};
+    for (int from = pieces.first; from <= pieces.last; from += kAtOnce) {
+      float4 loaded[kAtOnce][kChunk];
+#pragma unroll
+      for (int w = 0; w < kAtOnce; ++w) {
+        if (from + w > pieces.last || from + w == pieces.worker) continue;
+        const float4* source = slot(from + w) + c * 128;
+#pragma unroll
+        for (int i = 0; i < kChunk; ++i) loaded[w][i] = __ldcg(source + i * 128);
+      }
+#pragma unroll
+      for (int w = 0; w < kAtOnce; ++w) {
+        if (from + w > pieces.last) continue;
+        const bool own = from + w == pieces.worker;
+#pragma unroll
+        for (int i = 0; i < kChunk; ++i) {
+          const int at = 4 * (c + i);
+          sum[4 * i] += own ? d[at] : loaded[w][i].x;
+          sum[4 * i + 1] += own ? d[at + 1] : loaded[w][i].y;
+          sum[4 * i + 2] += own ? d[at + 2] : loaded[w][i].z;
+          sum[4 * i + 3] += own ? d[at + 3] : loaded[w][i].w;
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kChunk * 4; ++i) d[4 * c + i] = sum[i];
+  }
+  return true;
+}
+
+// Writes a warp's 16 rows of the output from row `row0`; values as for store_rows().
+template <class Cfg, class Values>
+__device__ __forceinline__ void write_rows(const StreamKParams& p, const OutputRows& out, Tile tile,
+                                           int row0, const Values& values) {
+  const int lane = threadIdx.x % 32;
+  const int col0 = tile.n * Cfg::kOutCols + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = row0 + 8 * i + lane / 4;
+    if (row >= p.gemm.m) continue;
+    auto* line = reinterpret_cast<std::uint32_t*>(out.base + row * out.row_bytes + col0 * 2LL);
+#pragma unroll
+    for (int c = 0; c < Cfg::kOutCols / 8; ++c) {
+      if (col0 + 8 * c < p.gemm.n) line[4 * c] = pack<typename Cfg::Element>(values(c, i));
+    }
+  }
+}
+
+// From sums to outputs: a warp's 16 rows from row `row0`.
+template <class Cfg>
+__device__ __forceinline__ void finish_rows(const StreamKParams& p, Tile tile, int row0,
+                                            float (&d)[Cfg::kTileN / 2]) {
+  const GemmParams& gemm = p.gemm;
+  if constexpr (Cfg::kKind == GemmKind::kGateUp) {
+    add_biases<Cfg>(gemm, tile, d);
+    tile::with_epilogue_gate(gemm.gate, [&](const Gate& gate) {
+      write_rows<Cfg>(p, p.out, tile, row0,
+                      [&](int c, int i) { return gated_pair<Cfg>(gemm, gate, d, c, i); });
+    });
+    if (gemm.save == 0) return;
+    write_rows<Cfg>(p, p.g, tile, row0,
+                    [&](int c, int i) { return half_pair<Cfg>(gemm, false, d, c, i); });
+    write_rows<Cfg>(p, p.u, tile, row0,
+                    [&](int c, int i) { return half_pair<Cfg>(gemm, true, d, c, i); });
+  } else {
+    const int lane = threadIdx.x % 32;
+    const int col0 = tile.n * Cfg::kOutCols + lane % 4 * 2;
+    write_rows<Cfg>(p, p.out, tile, row0, [&](int c, int i) {
+      return plain_pair<Cfg>(gemm, d, c, i, row0 + 8 * i + lane / 4, col0 + 8 * c);
+    });
+  }
+}
+
+// The segments of a worker's share, one a tile. Cooperative consumers take 64 rows each of every
+// segment; pingpong consumers take segments in turns, all rows, so that one multiplies while the
+// other adds up and stores. The tensor cores then change hands as in gemm.cuh.
+template <class Cfg>
+__device__ __forceinline__ void consume_stream(const StreamKParams& p, const Smem<Cfg>& smem,
+                                               int consumer, int worker, int rank) {
+  constexpr int kBlocks = Cfg::kPingpong ? Cfg::kRows / 64 : 1;  // of 64 rows, a consumer
+  const StreamK& s = p.schedule;
+  const int begin = s.begin(worker);
+  const int end = s.begin(worker + 1);
+  const int block0 = Cfg::kPingpong ? 0 : consumer;
+  const int warp_row = static_cast<int>(threadIdx.x) % 128 / 32 * 16;
+  if (Cfg::kPingpong && consumer == 1) ptx::named_barrier_arrive(kTensorBarrier + 0, 256);
+  RingCursor<Cfg> ring;
+  int turn = 0;
+  for (int unit = begin; unit < end; ++turn) {
+    const UnitCursor at(p, unit);
+    const int units = min(end - unit, s.k_units - at.k);
+    const int done = unit - begin;
+    unit += units;
+    if (Cfg::kPingpong && turn % 2 != consumer) continue;
+    float d[kBlocks][Cfg::kTileN / 2];
+    if constexpr (Cfg::kPingpong) {
+      ring.skip_to(done);
+      ptx::named_barrier_sync(kTensorBarrier + consumer, 256);
+    }
+    multiply<Cfg, kBlocks>(smem, ring, units, block0 * 64, d, [&] {
+      if constexpr (Cfg::kPingpong) ptx::named_barrier_arrive(kTensorBarrier + (consumer ^ 1), 256);
+    });
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      ptx::wgmma_fence_accumulators(d[b]);
+      const int row0 = stream_k_row<Cfg>(at.tile, rank) + (block0 + b) * 64 + warp_row;
+      if (row0 >= p.gemm.m) continue;  // the same in every piece of the tile
+      if (units < s.k_units) {
+        const Pieces pieces{s.first_holder(at.index), s.last_holder(at.index), worker, at.index};
+        if (!combine<Cfg>(p, pieces, block0 + b, rank, d[b])) continue;
+      }
+      finish_rows<Cfg>(p, at.tile, row0, d[b]);
+    }
+  }
+}
+
+template <class Cfg>
+__global__ void __launch_bounds__(Cfg::kThreads, 1)
+    stream_k(const __grid_constant__ StreamKParams p) {
+  static_assert(StreamKConfig<Cfg>);
+  extern __shared__ char raw[];
+  const Smem<Cfg> smem{raw + (1024 - ptx::shared_address(raw) % 1024) % 1024};
+  const int rank = Cfg::kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
+  const int worker = static_cast<int>(blockIdx.x) / Cfg::kCluster;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Cfg::kStages; ++i) {
+      ptx::mbarrier_init(smem.full(i), 1);
+      ptx::mbarrier_init(smem.empty(i), Cfg::kCluster * (Cfg::kPingpong ? 1 : Cfg::kConsumers));
+    }
+    ptx::fence_mbarrier_init();
+  }
+  if constexpr (Cfg::kCluster > 1) {
+    ptx::cluster_sync();
+  } else {
+    __syncthreads();
+  }
+  ptx::launch_dependents();  // they fill their rings while this kernel ends
+  const int consumer = static_cast<int>(threadIdx.x) / 128;
+  if (consumer == Cfg::kConsumers) {
+    ptx::give_registers<Cfg::kProducerRegisters>();
+    if (threadIdx.x == Cfg::kConsumers * 128) produce_stream<Cfg>(p, smem, worker, rank);
+    __syncwarp();
+  } else {
+    ptx::take_registers<Cfg::kConsumerRegisters>();
+    ptx::wait_for_prerequisites();  // partial sums and outputs may be read, bias and residual
+                                    // written
+    consume_stream<Cfg>(p, smem, consumer, worker, rank);
+  }
+  // A CTA must not leave while its peer may still signal or write its shared memory.
+  if constexpr (Cfg::kCluster > 1) ptx::cluster_sync();
+}
+
+}  // namespace sluice::cuda::sm90
