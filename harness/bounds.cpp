@@ -61,7 +61,9 @@ double rounding_error(double magnitude, DType dtype) noexcept {
   return std::max(0.5 * epsilon(dtype) * std::fabs(magnitude), half_smallest);
 }
 
-Rounding::Rounding(const Problem& problem) : gate_(problem.gate) {
+Rounding::Rounding(const Problem& problem)
+    : gate_(problem.gate),
+      flushes_bf16_(problem.x_dtype == DType::kBF16 && problem.w_dtype == DType::kBF16) {
   bool fp64 = false;
   for (const OperandSpec& spec : operand_specs(problem)) {
     fp64 = fp64 || (spec.access != Access::kUnused && spec.dtype == DType::kF64);
@@ -70,7 +72,6 @@ Rounding::Rounding(const Problem& problem) : gate_(problem.gate) {
   max_ = largest(fp64 ? DType::kF64 : DType::kF32);
   tiny_ = fp64 ? std::numeric_limits<double>::min()
                : static_cast<double>(std::numeric_limits<float>::min());
-  flushes_bf16_ = problem.x_dtype == DType::kBF16 && problem.w_dtype == DType::kBF16;
   set_compared_elements(std::int64_t{1} << 32);
 }
 

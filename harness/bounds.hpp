@@ -84,8 +84,8 @@ class Rounding {
   Gate gate_;
   double u_;
   double max_;
-  double tiny_;  // the accumulator's smallest normal number: what may be flushed to zero
-  bool flushes_bf16_ = false;  // products of bf16: of subnormals and to zero
+  double tiny_;        // the accumulator's smallest normal number: what may be flushed to zero
+  bool flushes_bf16_;  // products of bf16: of subnormals and to zero
   double lambda_ = 0;
 };
 

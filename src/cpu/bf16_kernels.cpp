@@ -14,19 +14,23 @@
 #include "hwy/base.h"
 
 // GCC bug 105593: undefined vectors inside of intrinsics.
-HWY_DIAGNOSTICS(push)
-HWY_DIAGNOSTICS_OFF(disable : 4700, ignored "-Wmaybe-uninitialized")
+#if !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
-HWY_DIAGNOSTICS(pop)
+#if !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 // Everything that may be inlined from the standard library is declared above, without the target.
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
 namespace sluice::cpu {
 namespace {
 
-constexpr int kLanes = 16;
-constexpr int kPairLanes = 2 * kLanes;  // elements of a vector
-constexpr int kElemBytes = 2;
+constexpr std::int64_t kLanes = 16;
+constexpr std::int64_t kPairLanes = 2 * kLanes;  // elements of a vector
+constexpr std::int64_t kElemBytes = 2;
 constexpr int kTileRows = 12;  // with two vectors, of AVX-512's GEMM
 constexpr int kMaxTokens = static_cast<int>(DotKernels::kMaxPairTokens);
 
@@ -43,6 +47,7 @@ inline __m512i load_n(const void* p, std::int64_t n) {
 
 // An address that may lie outside of any row: nothing is read there, so it is a number.
 inline const void* behind(const void* line, std::int64_t bytes) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): see above
   return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(line) +
                                        static_cast<std::uintptr_t>(bytes));
 }
@@ -98,9 +103,9 @@ using Partial = float[kMaxTokens][kRowBlock][kLanes];
 // Lane i of the result is the sum of v[i]'s lanes, each summed in the same order.
 inline __m512 reduce(const float (*v)[kLanes]) {
   __m512 four[4];
-  for (int i = 0; i < 4; ++i) {
+  for (std::int64_t i = 0; i < 4; ++i) {
     __m512d two[2];
-    for (int j = 0; j < 2; ++j) {
+    for (std::int64_t j = 0; j < 2; ++j) {
       const __m512 a = _mm512_loadu_ps(v[4 * i + 2 * j]);
       const __m512 b = _mm512_loadu_ps(v[4 * i + 2 * j + 1]);
       two[j] = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
@@ -112,7 +117,7 @@ inline __m512 reduce(const float (*v)[kLanes]) {
   constexpr int kEven = 0x88;
   constexpr int kOdd = 0xDD;
   __m512 half[2];
-  for (int i = 0; i < 2; ++i) {
+  for (std::int64_t i = 0; i < 2; ++i) {
     half[i] = _mm512_add_ps(_mm512_shuffle_f32x4(four[2 * i], four[2 * i + 1], kEven),
                             _mm512_shuffle_f32x4(four[2 * i], four[2 * i + 1], kOdd));
   }

@@ -25,8 +25,8 @@ const DotKernels& dot_kernels(SimdTarget target) noexcept {
     case SimdTarget::kAvx512:
       return N_AVX3::dot_table();
     case SimdTarget::kAvx512Bf16: {
-      static const DotKernels kTable = with_pairs(N_AVX3::dot_table());
-      return kTable;
+      static const DotKernels table = with_pairs(N_AVX3::dot_table());
+      return table;
     }
   }
   return N_EMU128::dot_table();

@@ -25,8 +25,8 @@ const GemmKernels& gemm_kernels(SimdTarget target) noexcept {
     case SimdTarget::kAvx512:
       return N_AVX3::gemm_table();
     case SimdTarget::kAvx512Bf16: {
-      static const GemmKernels kTable = with_pairs(N_AVX3::gemm_table());
-      return kTable;
+      static const GemmKernels table = with_pairs(N_AVX3::gemm_table());
+      return table;
     }
   }
   return N_EMU128::gemm_table();

@@ -99,7 +99,7 @@ struct DotKernels {
   /// kPairElems. Null where the target has no instruction for it.
   void (*pair_dots)(const void* const* lines, int count, const std::uint16_t* x, std::int64_t ldx,
                     int tokens, std::int64_t k, float* out, std::int64_t ldo) = nullptr;
-  static constexpr std::int64_t kPairElems = 2 * kMaxLanes;
+  static constexpr std::int64_t kPairElems = std::int64_t{2} * kMaxLanes;
 };
 
 /// Contiguous elements to fp32 (exact) and back (round to nearest even, NaN stays NaN).
