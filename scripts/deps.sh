@@ -54,24 +54,25 @@ as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
 }
 
-# Installs the missing packages of the lists named, or says which they are and exits 3.
+# Installs the missing packages of the lists named, or says which they are and returns 3.
 install_packages() {
-  local missing=() list
+  local missing=() list why="this script may not install them (no apt-get, root or sudo)"
   for list in "$@"; do mapfile -t -O "${#missing[@]}" missing < <(missing_of "$list"); done
   [ ${#missing[@]} -gt 0 ] || return 0
   if command -v apt-get > /dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2> /dev/null; }; then
     say "installing ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    as_root apt-get -qq update < /dev/null
-    as_root apt-get -qq install -y --no-install-recommends "${missing[@]}" < /dev/null
-    return 0
+    # Without an update the lists at hand may do: whether it worked is said by the installation.
+    as_root apt-get -qq update < /dev/null || true
+    as_root apt-get -qq install -y --no-install-recommends "${missing[@]}" < /dev/null && return 0
+    why="apt-get could not install them (see above; is there a network?)"
   fi
   {
-    echo "Sluice needs these, and this script may not install them (no apt-get, root or sudo):"
+    echo "Sluice needs these, and $why:"
     printf '  %s\n' "${missing[@]}"
     echo "On Debian 12 or later:  sudo apt-get install ${missing[*]}"
   } >&2
-  exit 3
+  return 3
 }
 
 # .venv with python/requirements.txt; done again only when that file changes. Returns 1 where the

@@ -58,9 +58,9 @@ count_tests() {
   line=$(grep -E '^[0-9]+% tests passed' "$log" | tail -1)
   if [[ $line =~ ^[0-9]+%\ tests\ passed,\ ([0-9]+)\ tests\ failed\ out\ of\ ([0-9]+) ]]; then
     local bad=${BASH_REMATCH[1]} all=${BASH_REMATCH[2]} skipped
-    skipped=$(grep -cE '\*\*\*Skipped' "$log")
-    record "$name" $((SECONDS - begin)) $((all - bad - skipped)) "$bad" \
-      "$([ "$skipped" = 0 ] || echo "$skipped skipped")"
+    mapfile -t skipped < <(sed -nE 's/.* Test +#[0-9]+: ([^ ]+) .*\*\*\*Skipped.*/\1/p' "$log")
+    record "$name" $((SECONDS - begin)) $((all - bad - ${#skipped[@]})) "$bad" \
+      "$([ ${#skipped[@]} = 0 ] || echo "${#skipped[@]} skipped: ${skipped[*]}")"
   else
     record "$name" $((SECONDS - begin)) 0 1 "no tests ran"
   fi

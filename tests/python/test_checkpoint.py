@@ -129,6 +129,16 @@ class WriterTest(FolderTest):
             floats = values.astype(np.float32)
             write_tensors(path, [Tensor("w", (2, 20), lambda: floats, "U8")], {})
 
+    def test_bytes_of_either_type(self) -> None:
+        path = self.folder / "a.safetensors"
+        tensors = [Tensor("w", (3,), lambda: bytes(6)), Tensor("q", (3,), lambda: b"abc", "U8")]
+        write_tensors(path, tensors, {})
+        header, got = read(path)
+        self.assertEqual(header["q"]["data_offsets"], [6, 9])
+        self.assertEqual(got["q"].tobytes(), b"abc")
+        with self.assertRaisesRegex(ValueError, "w: expected 6 bytes, got 5"):
+            write_tensors(path, [Tensor("w", (3,), lambda: bytes(5))], {})
+
     def test_failures_leave_nothing(self) -> None:
         path = self.folder / "a.safetensors"
         zeros = Tensor("a", (2,), lambda: np.zeros(2, np.float32))

@@ -2,22 +2,23 @@
 """Writes bf16 tensors and raw bytes to a safetensors file, one at a time, the same bytes every time.
 
 The ``safetensors`` package takes numpy arrays, which cannot be bf16, and holds all of them at once.
+Tensors that come as bytes are written by the standard library alone.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sluice.bf16 import to_bf16_bits
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # The data begin at a multiple of this: a cache line, and more than any vector load wants.
 _ALIGNMENT = 64
@@ -26,23 +27,35 @@ _ALIGNMENT = 64
 @dataclass(frozen=True)
 class Tensor:
     """One tensor to write: ``values()`` returns it in ``shape`` when its turn comes, as fp32 to be
-    written as BF16, or as uint8 to be written as it is (``dtype`` U8)."""
+    written as BF16, or as uint8 to be written as it is (``dtype`` U8); or its bytes, of either."""
 
     name: str
     shape: tuple[int, ...]
-    values: Callable[[], NDArray[np.float32] | NDArray[np.uint8]]
+    values: Callable[[], bytes | NDArray[np.float32] | NDArray[np.uint8]]
     dtype: Literal["BF16", "U8"] = "BF16"
+
+    def size_bytes(self) -> int:
+        """What the tensor takes in the file."""
+        return (2 if self.dtype == "BF16" else 1) * math.prod(self.shape)
 
     def bytes_to_write(self) -> bytes:
         """The tensor's bytes; ``ValueError`` where the values have another shape or type."""
         values = self.values()
+        if isinstance(values, bytes):
+            if len(values) != self.size_bytes():
+                raise ValueError(
+                    f"tensor {self.name}: expected {self.size_bytes()} bytes, got {len(values)}"
+                )
+            return values
         if tuple(values.shape) != self.shape:
             raise ValueError(
                 f"tensor {self.name}: expected shape {self.shape}, got {values.shape}"
             )
         if self.dtype == "BF16":
+            from sluice.bf16 import to_bf16_bits  # needs numpy
+
             return to_bf16_bits(values).astype("<u2", copy=False).tobytes()
-        if values.dtype != np.uint8:
+        if values.dtype != "uint8":
             raise ValueError(f"tensor {self.name}: expected uint8, got {values.dtype}")
         return values.tobytes()
 
@@ -59,8 +72,7 @@ def write_tensors(path: Path, tensors: Iterable[Tensor], metadata: Mapping[str, 
     for tensor in tensors:
         if tensor.name in header:
             raise ValueError(f"tensor {tensor.name}: appears twice")
-        size = 2 if tensor.dtype == "BF16" else 1
-        begin, end = end, end + size * int(np.prod(tensor.shape, dtype=np.int64))
+        begin, end = end, end + tensor.size_bytes()
         header[tensor.name] = {
             "dtype": tensor.dtype,
             "shape": list(tensor.shape),
