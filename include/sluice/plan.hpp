@@ -56,12 +56,22 @@ class SLUICE_EXPORT TuneTable {
                                                        const Device& device) const noexcept = 0;
 };
 
+/// Told by plan(), line by line, what it chose, which variants refused the problem before and why,
+/// and which entry of a tuning table was passed over. The library writes nowhere by itself. write()
+/// must not throw; the text lives for the call, without a line end.
+class SLUICE_EXPORT Log {
+ public:
+  virtual ~Log();
+  virtual void write(const char* line) const noexcept = 0;
+};
+
 /// Optional wishes. Views must live until plan() returns.
 struct Options {
   const char* variant = nullptr;    ///< force this variant by name ("cpu.simd"); null to choose
   const char* config = nullptr;     ///< force this config of the variant; null to choose
   const TuneTable* tune = nullptr;  ///< null to use the heuristic alone
-  int threads = 0;  ///< CPU: at most this many threads; 0 for all of Device::threads
+  int threads = 0;           ///< CPU: at most this many threads; 0 for all of Device::threads
+  const Log* log = nullptr;  ///< null for silence
 };
 
 /// A named set of kernel parameters. The payload belongs to the variant.

@@ -185,6 +185,11 @@ typedef struct sluice_tune_choice {
 typedef int32_t (*sluice_tune_find)(void* user, const sluice_problem* problem,
                                     const sluice_device* device, sluice_tune_choice* choice);
 
+/// Told by sluice_plan_init, line by line, what it chose, which variants refused the problem before
+/// and why, and which tuned choice was passed over. `line` lives for the call; no line end. Must
+/// not throw or longjmp.
+typedef void (*sluice_log_write)(void* user, const char* line);
+
 /// Optional wishes; all zero but struct_size is the default.
 typedef struct sluice_options {
   size_t struct_size;
@@ -192,8 +197,10 @@ typedef struct sluice_options {
   const char* config;   ///< force this config; null to choose
   sluice_tune_find tune_find;
   void* tune_user;
-  int32_t threads;   ///< CPU: at most this many threads; 0 for all of the device's
-  int32_t reserved;  ///< 0
+  int32_t threads;             ///< CPU: at most this many threads; 0 for all of the device's
+  int32_t reserved;            ///< 0
+  sluice_log_write log_write;  ///< null for silence
+  void* log_user;
 } sluice_options;
 
 /// Pointers into the plan's device, null where the operator does not use one. Shapes: rows follow

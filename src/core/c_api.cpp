@@ -72,6 +72,18 @@ class CallbackTable final : public TuneTable {
   const sluice_device* device_;
 };
 
+// The caller's callback as a Log; lives for one call.
+class CallbackLog final : public Log {
+ public:
+  explicit CallbackLog(const sluice_options& options)
+      : write_(options.log_write), user_(options.log_user) {}
+  void write(const char* line) const noexcept override { write_(user_, line); }
+
+ private:
+  sluice_log_write write_;
+  void* user_;
+};
+
 // Converts the three arguments of plan and explain and hands them to `use`.
 template <class Use>
 sluice_status with_arguments(const sluice_problem* problem, const sluice_device* device,
@@ -92,11 +104,13 @@ sluice_status with_arguments(const sluice_problem* problem, const sluice_device*
                   error);
   }
   const CallbackTable table(options, problem, device);
+  const CallbackLog log(options);
   return use(*cpp_problem, *cpp_device,
              Options{.variant = options.variant,
                      .config = options.config,
                      .tune = options.tune_find == nullptr ? nullptr : &table,
-                     .threads = options.threads});
+                     .threads = options.threads,
+                     .log = options.log_write == nullptr ? nullptr : &log});
 }
 
 std::string explanation_text(const Explanation& why) {

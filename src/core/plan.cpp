@@ -49,6 +49,15 @@ Expected<Config> choose_config(const Variant& v, const Problem& problem, const D
       v.name, configs[0].name);
 }
 
+// One line for the caller's log, cut at its buffer's end; formats nothing where there is no log.
+template <class... Args>
+void log(const Options& options, const char* format, Args... args) {
+  if (options.log == nullptr) return;
+  char line[768];
+  std::snprintf(line, sizeof(line), format, args...);
+  options.log->write(line);
+}
+
 struct Choice {
   const Variant* variant = nullptr;
   Config config{};
@@ -85,9 +94,17 @@ std::optional<Choice> tuned(const Problem& problem, const Device& device, const 
   entry->variant[kMaxName - 1] = '\0';
   entry->config[kMaxName - 1] = '\0';
   const Variant* v = find_variant(entry->variant, device.backend);
-  if (v == nullptr || !refusal(*v, problem, device).empty()) return std::nullopt;
+  const auto passed_over = [&](const char* why) {
+    log(options, "tuning table: variant \"%s\", config \"%s\" passed over: %s", entry->variant,
+        entry->config, why);
+    return std::nullopt;
+  };
+  if (v == nullptr) return passed_over("no such variant");
+  if (const Reason reason = refusal(*v, problem, device); !reason.empty()) {
+    return passed_over(reason.text);
+  }
   const auto config = choose_config(*v, problem, device, entry->config);
-  if (!config) return std::nullopt;
+  if (!config) return passed_over(config.error().message);
   const bool known =
       entry->source == ChoiceSource::kNearestEntry || entry->source == ChoiceSource::kShippedTable;
   return Choice{v, *config, known ? entry->source : ChoiceSource::kTuneTable, *entry};
@@ -113,6 +130,7 @@ Expected<Choice> choose(const Problem& problem, const Device& device, const Opti
     if (v.backend != device.backend) continue;
     const Reason reason = refusal(v, problem, device);
     if (!reason.empty()) {
+      log(options, "%s: %s", v.name, reason.text);
       if (first == nullptr) first = &v, first_reason = reason;
       continue;
     }
@@ -156,6 +174,10 @@ Expected<Plan> make_plan(const Problem& problem, const Device& device, const Opt
   // A whole number of alignment units, as aligned_alloc wants it.
   const std::size_t units = (payload + kWorkspaceAlignment - 1) / kWorkspaceAlignment;
   plan.workspace_bytes = payload == 0 ? 0 : kWorkspaceHeaderBytes + units * kWorkspaceAlignment;
+  log(options, "%s %lldx%lldx%lld: %s, config %s, %s", to_string(problem.op),
+      static_cast<long long>(problem.m), static_cast<long long>(problem.d),
+      static_cast<long long>(problem.h), plan.variant->name, plan.config.name,
+      to_string(plan.source));
   return plan;
 }
 
@@ -176,6 +198,7 @@ std::string entry_text(const TuneChoice& entry) {
 }  // namespace
 
 TuneTable::~TuneTable() = default;
+Log::~Log() = default;
 
 const char* Plan::variant_name() const noexcept { return variant == nullptr ? "" : variant->name; }
 

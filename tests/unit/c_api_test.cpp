@@ -392,6 +392,21 @@ TEST(CApi, TuningCallbackIsAsked) {
   EXPECT_EQ(sluice_plan_source(&plan), SLUICE_TUNE_TABLE);
 }
 
+TEST(CApi, LogCallbackIsTold) {
+  const sluice_problem p = small_problem();
+  const sluice_device d = cpu();
+  std::string told;
+  sluice_options options{};
+  options.struct_size = sizeof(options);
+  options.log_write = [](void* user, const char* line) {
+    *static_cast<std::string*>(user) += line;
+  };
+  options.log_user = &told;
+  sluice_plan plan;
+  ASSERT_EQ(sluice_plan_init(&plan, &p, &d, &options, nullptr), SLUICE_OK);
+  EXPECT_NE(told.find(sluice_plan_variant(&plan)), std::string::npos) << told;
+}
+
 TEST(CApi, ExplainFillsOrCutsTheCallersBuffer) {
   const sluice_problem p = small_problem();
   const sluice_device d = cpu();

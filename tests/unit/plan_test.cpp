@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan() and explain(): choice, forcing, the tuning-table hook, purity.
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "expect_error.hpp"
 #include "sluice/sluice.hpp"
@@ -102,6 +105,64 @@ TEST(Plan, AllocatesNothing) {
   EXPECT_TRUE(good && bad);
   EXPECT_FALSE(explain(p, cpu).variants.empty());
   EXPECT_GT(allocations, before) << "the counter does not see the library's allocations";
+}
+
+// The first call may start the pool's threads; from then on run() lives on the plan's workspace.
+TEST(Run, AllocatesNothing) {
+  for (const char* variant : {"cpu.simd", "cpu.reference"}) {
+    const Problem p = problem_of(Op::kMlp);
+    const Plan made = plan(p, cpu_device(), {.variant = variant}).value();
+    const auto count = [](std::int64_t rows, std::int64_t cols) {
+      return std::vector<std::uint16_t>(static_cast<std::size_t>(rows * cols));
+    };
+    const auto x = count(p.m, p.d);
+    const auto w_gate = count(p.h, p.d);
+    const auto w_up = count(p.h, p.d);
+    const auto w_down = count(p.d, p.h);
+    auto y = count(p.m, p.d);
+    Operands operands;
+    operands.x = x.data();
+    operands.w_gate = w_gate.data();
+    operands.w_up = w_up.data();
+    operands.w_down = w_down.data();
+    operands.y = y.data();
+    std::vector<unsigned char> memory(made.workspace_bytes + kWorkspaceAlignment);
+    void* data = memory.data();
+    std::size_t space = memory.size();
+    ASSERT_NE(std::align(kWorkspaceAlignment, made.workspace_bytes, data, space), nullptr);
+    const Workspace workspace{data, made.workspace_bytes};
+    ASSERT_TRUE(succeeds(workspace_init(workspace, made.device, nullptr)));
+    ASSERT_TRUE(succeeds(run(made, operands, workspace, nullptr)));
+    const long before = allocations;
+    const Status status = run(made, operands, workspace, nullptr);
+    EXPECT_EQ(allocations, before) << variant;
+    EXPECT_TRUE(succeeds(status));
+  }
+}
+
+class Lines final : public Log {
+ public:
+  void write(const char* line) const noexcept override {
+    all += line;
+    all += '\n';
+  }
+  mutable std::string all;
+};
+
+TEST(Plan, TellsTheLogWhatItChoseAndWhy) {
+  const Device cpu = cpu_device();
+  const Lines lines;
+  Problem p = problem_of(Op::kMlp);
+  p.x_dtype = p.w_dtype = p.y_dtype = DType::kF64;
+  ASSERT_TRUE(plan(p, cpu, {.log = &lines}).has_value());
+  EXPECT_NE(lines.all.find("cpu.simd: "), std::string::npos) << lines.all;
+  EXPECT_NE(lines.all.find("mlp 4x64x96: cpu.reference, config "), std::string::npos) << lines.all;
+  lines.all.clear();
+  const FakeTable table("cpu.unheard_of", "");
+  ASSERT_TRUE(plan(problem_of(Op::kMlp), cpu, {.tune = &table, .log = &lines}).has_value());
+  EXPECT_NE(lines.all.find("tuning table: variant \"cpu.unheard_of\", config \"\" passed over"),
+            std::string::npos)
+      << lines.all;
 }
 
 TEST(Plan, IsDeterministic) {

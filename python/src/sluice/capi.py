@@ -133,6 +133,8 @@ class COptions(Structure):
         ("tune_user", c_void_p),
         ("threads", c_int32),
         ("reserved", c_int32),
+        ("log_write", c_void_p),
+        ("log_user", c_void_p),
     ]
 
 
