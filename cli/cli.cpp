@@ -2,7 +2,6 @@
 #include "cli/cli.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -194,31 +193,5 @@ std::string Table::text() const {
 }
 
 void Table::print() const { fmt::print("{}", text()); }
-
-Progress::Progress(bool quiet)
-    : enabled_(!quiet && isatty(STDERR_FILENO) == 1),
-      start_(std::chrono::steady_clock::now()),
-      last_(start_) {}
-
-Progress::~Progress() { clear(); }
-
-void Progress::show(const std::string& text) {
-  using std::chrono::milliseconds;
-  if (!enabled_) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (now - start_ < milliseconds(2000) || (shown_ && now - last_ < milliseconds(100))) return;
-  last_ = now;
-  shown_ = true;
-  fmt::print(stderr, "\r\033[K{}", text.substr(0, 110));
-  std::fflush(stderr);
-}
-
-void Progress::clear() {
-  if (!shown_) return;
-  shown_ = false;
-  // Not fmt::print, which may throw: the destructor comes here.
-  std::fputs("\r\033[K", stderr);
-  std::fflush(stderr);
-}
 
 }  // namespace sluice::cli

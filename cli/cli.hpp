@@ -4,12 +4,12 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/progress.hpp"
 #include "sluice/sluice.hpp"
 
 namespace sluice::cli {
@@ -107,25 +107,6 @@ class Table {
   };
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
-};
-
-/// One line on standard error that overwrites itself: only on a terminal, not with --quiet, and
-/// only once two seconds have passed.
-class Progress {
- public:
-  explicit Progress(bool quiet);
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-  void show(const std::string& text);
-  /// Removes the line, before something else is printed.
-  void clear();
-
- private:
-  bool enabled_;
-  bool shown_ = false;
-  std::chrono::steady_clock::time_point start_;
-  std::chrono::steady_clock::time_point last_;
 };
 
 }  // namespace sluice::cli
