@@ -71,11 +71,4 @@ Status launch_erased(const void* kernel, SmemGrants& grants, int device, const L
   return {};
 }
 
-Expected<int> resident_ctas(const void* kernel, int threads, std::size_t smem_bytes) noexcept {
-  int ctas = 0;
-  SLUICE_CUDA_TRY(
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, kernel, threads, smem_bytes));
-  return ctas;
-}
-
 }  // namespace sluice::cuda

@@ -49,8 +49,4 @@ Status launch(int device, const LaunchShape& shape, Stream stream, const Params&
                        arguments);
 }
 
-/// CTAs of a kernel that one SM holds at once. Errors: kDevice.
-[[nodiscard]] Expected<int> resident_ctas(const void* kernel, int threads,
-                                          std::size_t smem_bytes) noexcept;
-
 }  // namespace sluice::cuda
