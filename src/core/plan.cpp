@@ -138,7 +138,10 @@ Expected<Choice> choose(const Problem& problem, const Device& device, const Opti
     if (config) {
       const Choice choice{
           &v, *config, any_config ? ChoiceSource::kHeuristic : ChoiceSource::kForced, {}};
-      if (!any_config || yielding(v, problem, device).empty()) return choice;
+      if (!any_config) return choice;
+      const Reason later = yielding(v, problem, device);
+      if (later.empty()) return choice;
+      log(options, "%s: %s", v.name, later.text);
       if (!slower) slower = choice;
       continue;
     }

@@ -212,6 +212,25 @@ std::string reason_of(const char* variant, const std::string& text, const Device
   }
   return "not in the table";
 }
+// What explain() says of a variant that yields, the log says too.
+TEST(DecodePlan, YieldsAloud) {
+  class Lines final : public Log {
+   public:
+    void write(const char* line) const noexcept override { all += std::string(line) + "\n"; }
+    mutable std::string all;
+  };
+  const Problem problem = problem_of("64x4096x14336:mlp");
+  const Lines lines;
+  ASSERT_TRUE(plan(problem, h200(), {.log = &lines}).has_value());
+  int yielding = 0;
+  for (const Refusal& row : explain(problem, h200()).variants) {
+    if (row.yields.empty() || row.chosen) continue;
+    EXPECT_NE(lines.all.find(row.variant + ": " + row.yields + "\n"), std::string::npos)
+        << lines.all;
+    ++yielding;
+  }
+  EXPECT_GE(yielding, 2) << lines.all;
+}
 
 TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
   EXPECT_EQ(chosen("1x4096x14336:mlp", h200()),
