@@ -88,6 +88,22 @@ struct Findings {
   ordered_json checks = ordered_json::array();
   bool passed = true;
   int unsettled = 0;
+  std::string json;  // the file; empty or - for none
+  harness::Meta meta;
+
+  Status write() const {
+    ordered_json out = harness::results_json(meta, rows);
+    if (!checks.empty()) out["checks"] = checks;
+    return harness::write_text(json, out.dump(2) + "\n");
+  }
+
+  // After every shape: who stops a long bench, or is stopped by an error, keeps what was measured.
+  Status add(const std::vector<harness::Row>& more, bool right, bool converged) {
+    passed = passed && right;
+    unsettled += converged ? 0 : 1;
+    rows.insert(rows.end(), more.begin(), more.end());
+    return json.empty() || json == "-" ? Status{} : write();
+  }
 };
 
 Status bench_jobs(const std::vector<Job>& jobs, harness::Rig& rig,
@@ -105,9 +121,7 @@ Status bench_jobs(const std::vector<Job>& jobs, harness::Rig& rig,
     for (const harness::VerifyReport& check : result->checks) {
       if (!check.passed()) fmt::print(stderr, "{}\n", check.text());
     }
-    found.passed = found.passed && result->passed();
-    found.unsettled += result->converged ? 0 : 1;
-    found.rows.insert(found.rows.end(), result->rows.begin(), result->rows.end());
+    SLUICE_TRY(found.add(result->rows, result->passed(), result->converged));
   }
   return {};
 }
@@ -132,9 +146,7 @@ Status bench_layers(const Arguments& args, harness::Rig& rig, const harness::Cei
                    harness::to_string(check.fused));
       }
     }
-    found.passed = found.passed && result->passed();
-    found.unsettled += result->converged ? 0 : 1;
-    found.rows.insert(found.rows.end(), result->rows.begin(), result->rows.end());
+    SLUICE_TRY(found.add(result->rows, result->passed(), result->converged));
   }
   return {};
 }
@@ -149,7 +161,9 @@ harness::BenchOptions bench_options(const Arguments& args, const Context& contex
     options.pass = harness::Pass::kFull;
   }
   options.verify.repeat = false;
+  // Tests look closely; here a wrong kernel is only to be told from a right one.
   options.verify.max_rows = 2;
+  options.verify.max_operations = 2e8;
   options.copies = static_cast<std::size_t>(args.layers);
   if (args.quick) {
     options.timer.min_total_us = 50e3;
@@ -157,7 +171,6 @@ harness::BenchOptions bench_options(const Arguments& args, const Context& contex
     options.timer.warm_up_us = 20e3;
     options.timer.min_samples = 3;
     options.timer.noise = 0.05;
-    options.verify.max_operations = 2e8;
     if (options.copies == 0) options.copies = 2;
   }
   return options;
@@ -186,6 +199,8 @@ int bench(const Arguments& args, const Context& context) {
   const auto ceilings = harness::measure_ceilings(**rig, {context.threads, args.quick});
   if (!ceilings) return fail(ceilings.error());
   Findings found;
+  found.json = args.json;
+  found.meta = harness::make_meta((*rig)->device(), *ceilings, context.argc, context.argv);
   const Status status =
       args.work.checkpoint.empty()
           ? bench_jobs(*jobs, **rig, *ceilings, options, progress, found)
@@ -197,14 +212,9 @@ int bench(const Arguments& args, const Context& context) {
                found.unsettled);
   }
 
-  if (!args.json.empty()) {
-    ordered_json out = harness::results_json(
-        harness::make_meta((*rig)->device(), *ceilings, context.argc, context.argv), found.rows);
-    if (!found.checks.empty()) out["checks"] = found.checks;
-    const Status written = harness::write_text(args.json, out.dump(2) + "\n");
-    if (!written) return fail(written.error());
-  }
-  if (args.json != "-") {
+  if (args.json == "-") {
+    if (const Status written = found.write(); !written) return fail(written.error());
+  } else {
     fmt::print("{}: {}\n", to_string((*rig)->device().backend), (*rig)->device().name);
     print_ceilings(*ceilings);
     if (!found.checks.empty()) {

@@ -74,7 +74,7 @@ Expected<Part> make_part(const Case& c, Rig& rig, const BenchOptions& options) {
       options.progress(format_case(c) + ": filling copy " + std::to_string(i + 1) + " of " +
                        std::to_string(copies));
     }
-    auto set = OperandSet::make(c, rig);
+    auto set = OperandSet::make(c, rig, Checked::kNo);
     if (!set) return set.error();
     part.sets.push_back(std::move(*set));
   }

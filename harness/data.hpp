@@ -22,6 +22,10 @@ struct HostMatrix {
   [[nodiscard]] double at(std::int64_t row, std::int64_t col) const;
 };
 
+/// Whether a set can be checked after a run: checked sets keep host copies of inputs that a run
+/// overwrites and checksums of the others, which takes longer than filling them.
+enum class Checked { kYes, kNo };
+
 /// The operands of one case.
 ///
 /// Inputs hold fill_value(); outputs hold NaN in every element (an output that is accumulated into
@@ -29,8 +33,10 @@ struct HostMatrix {
 /// Optional operands (kMayWrite) are given too. Not thread-safe.
 class OperandSet {
  public:
-  /// Allocates and fills. Errors: kOutOfMemory, kDevice.
-  [[nodiscard]] static Expected<std::unique_ptr<OperandSet>> make(const Case& c, Rig& rig);
+  /// Allocates and fills. A set that is not Checked is only for running: neither host_inputs() nor
+  /// check_canaries() may be asked of it. Errors: kOutOfMemory, kDevice.
+  [[nodiscard]] static Expected<std::unique_ptr<OperandSet>> make(const Case& c, Rig& rig,
+                                                                  Checked checked = Checked::kYes);
   ~OperandSet();
 
   /// Device pointers, to be given to run().

@@ -190,6 +190,17 @@ TEST(Bench, TableAndFileTogether) {
   EXPECT_THAT(results["meta"]["command"].get<std::string>(), Not(HasSubstr("/")));
 }
 
+TEST(Bench, AFileKeepsWhatWasMeasuredBeforeAnError) {
+  const Folder folder;
+  const std::string file = folder.path("out.json");
+  const Outcome bench = sluice(
+      {"bench", "4x64x96", "0x64x96", "9x32x48", "--quick", "--device", "cpu", "--json", file});
+  EXPECT_EQ(bench.code, 2);
+  const json results = json::parse(read_file(file));
+  expect_results(results);
+  EXPECT_EQ(results["rows"].back()["d"], 64);
+}
+
 TEST(Bench, ModelsAndTensorParallel) {
   const Outcome bench = sluice({"bench", "--model", "qwen2.5-0.5b,gpt-oss-20b", "--tp", "2",
                                 "--tokens", "1", "--quick", "--device", "cpu", "--json", "-"});
