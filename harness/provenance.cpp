@@ -117,6 +117,7 @@ Meta make_meta(const Device& device, const Ceilings& ceilings, int argc, const c
   meta.read_tbps = ceilings.read_tbps;
   meta.copy_tbps = ceilings.copy_tbps;
   meta.gemm_tflops = ceilings.gemm_tflops;
+  meta.mma_sync_tflops = ceilings.mma_sync_tflops;
   meta.fma_gflops = ceilings.fma_gflops;
   meta.bf16_gflops = ceilings.bf16_gflops;
   meta.clocks = ceilings.clocks;
