@@ -47,7 +47,7 @@ class Operands(ctypes.Structure):
 
 
 class Workspace(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
+    _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t), ("header", ctypes.c_void_p)]
 
 
 class Sluice:

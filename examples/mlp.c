@@ -69,7 +69,7 @@ int main(void) {
                               .w_down = w_down,
                               .y = y};
 
-  sluice_workspace workspace = {NULL, sluice_plan_workspace_bytes(&plan)};
+  sluice_workspace workspace = {.bytes = sluice_plan_workspace_bytes(&plan)};
   void* block = malloc(workspace.bytes + 256); /* a workspace is aligned to 256 bytes */
   if (block == NULL) return EXIT_FAILURE;
   workspace.data = (char*)block + (256 - (uintptr_t)block % 256);

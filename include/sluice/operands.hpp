@@ -95,6 +95,11 @@ struct OperandSpec {
 [[nodiscard]] SLUICE_EXPORT std::array<OperandSpec, kOperandCount> operand_specs(
     const Problem& problem) noexcept;
 
+/// The same for one operand, and whether the operator has it at all: what run() asks, which counts
+/// the host's time.
+[[nodiscard]] SLUICE_EXPORT OperandSpec operand_spec(const Problem& problem, Operand id) noexcept;
+[[nodiscard]] SLUICE_EXPORT bool is_used(const Problem& problem, Operand id) noexcept;
+
 /// Bytes from the base pointer to one past the last element of the operand; 0 if it has no element.
 [[nodiscard]] SLUICE_EXPORT std::int64_t extent_bytes(const OperandSpec& spec) noexcept;
 

@@ -95,12 +95,16 @@ struct Plan {
 
 /// Device memory that run() may use while it is under way.
 ///
-/// The first kWorkspaceHeaderBytes hold barrier epochs and mean the same in every plan; zero them
-/// once with workspace_init(). Plans may share a workspace on one stream; what may run at the same
-/// time (another stream, a captured graph) needs one of its own. Aligned to kWorkspaceAlignment.
+/// Its header of kWorkspaceHeaderBytes holds barrier epochs that one run leaves to the next and
+/// means the same in every plan; zero it once with workspace_init(). It is the beginning of `data`
+/// or lies apart: then `data` is scratch, of which nothing need be kept between runs, and needs
+/// kWorkspaceHeaderBytes less. Plans may share a workspace on one stream; what may run at the same
+/// time (another stream, a captured graph) needs one of its own. Both aligned to
+/// kWorkspaceAlignment.
 struct Workspace {
   void* data = nullptr;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;   ///< of data
+  void* header = nullptr;  ///< null: data begins with it
 };
 inline constexpr std::size_t kWorkspaceHeaderBytes = 4096;
 inline constexpr std::size_t kWorkspaceAlignment = 256;
@@ -132,7 +136,8 @@ SLUICE_EXPORT Status run(const Plan& plan, const Operands& operands, Workspace w
                          Stream stream) noexcept;
 
 /// Zeroes the header of a workspace, once after allocating it, in stream order.
-/// Errors: kInvalidArgument for null, fewer than kWorkspaceHeaderBytes, or misalignment; kDevice.
+/// Errors: kInvalidArgument for misalignment and, without a header apart, for null data or fewer
+/// than kWorkspaceHeaderBytes; kDevice.
 SLUICE_EXPORT Status workspace_init(Workspace workspace, const Device& device,
                                     Stream stream) noexcept;
 

@@ -217,11 +217,14 @@ typedef struct sluice_operands {
   void *db_gate, *db_up, *db_down;           ///< [H], [H], [D]
 } sluice_operands;
 
-/// Scratch of one run at a time, aligned to 256 bytes; the first 4096 are zeroed once by
-/// sluice_workspace_init.
+/// Memory of one run at a time, aligned to 256 bytes. Its header of 4096 bytes is zeroed once by
+/// sluice_workspace_init and keeps its contents between runs; it is the beginning of `data` or,
+/// where `header` is not null, lies there: then `data` is scratch that needs 4096 bytes less, and
+/// nothing of it need be kept.
 typedef struct sluice_workspace {
   void* data;
   size_t bytes;
+  void* header;
 } sluice_workspace;
 
 /// A plan: opaque, plain memory. Copy it by assignment, share it between threads and streams;
@@ -353,7 +356,8 @@ SLUICE_EXPORT sluice_status sluice_run(const sluice_plan* plan, const sluice_ope
                                        sluice_error* error);
 
 /// Zeroes a workspace's header in stream order; once after allocating it. Errors:
-/// SLUICE_INVALID_ARGUMENT for null data, fewer than 4096 bytes or misalignment.
+/// SLUICE_INVALID_ARGUMENT for misalignment and, without a header apart, for null data or fewer
+/// than 4096 bytes.
 SLUICE_EXPORT sluice_status sluice_workspace_init(sluice_workspace workspace,
                                                   const sluice_device* device, void* stream,
                                                   sluice_error* error);

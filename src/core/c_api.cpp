@@ -282,14 +282,18 @@ sluice_status sluice_run(const sluice_plan* plan, const sluice_operands* operand
   }
   const auto pointers = to_cpp(operands);
   if (!pointers) return report(pointers.error(), error);
-  return finish(run(inside->plan, *pointers, {workspace.data, workspace.bytes}, stream), error);
+  return finish(
+      run(inside->plan, *pointers, {workspace.data, workspace.bytes, workspace.header}, stream),
+      error);
 }
 
 sluice_status sluice_workspace_init(sluice_workspace workspace, const sluice_device* device,
                                     void* stream, sluice_error* error) {
   const auto cpp_device = to_cpp(device);
   if (!cpp_device) return report(cpp_device.error(), error);
-  return finish(workspace_init({workspace.data, workspace.bytes}, *cpp_device, stream), error);
+  return finish(
+      workspace_init({workspace.data, workspace.bytes, workspace.header}, *cpp_device, stream),
+      error);
 }
 
 sluice_status sluice_explain(const sluice_problem* problem, const sluice_device* device,

@@ -159,43 +159,50 @@ Layout resolved(Layout layout, std::int64_t cols, DType dtype) {
 
 }  // namespace
 
+OperandSpec operand_spec(const Problem& p, Operand id) noexcept {
+  const Row& row = kRows[static_cast<std::size_t>(id)];
+  const Use use = use_of(p, id);
+  OperandSpec spec;
+  spec.id = id;
+  spec.name = row.name;
+  spec.access = use.access;
+  spec.required = use.required;
+  spec.dtype = p.*row.dtype;
+  // GGUF keeps vectors in fp32 beside weights in blocks.
+  const bool vector = row.shape == Shape::kVecD || row.shape == Shape::kVecH;
+  if (vector && is_block_type(spec.dtype)) spec.dtype = DType::kF32;
+  switch (row.shape) {
+    case Shape::kMD:
+      spec.rows = p.m, spec.cols = p.d;
+      break;
+    case Shape::kMH:
+      spec.rows = p.m, spec.cols = p.h;
+      break;
+    case Shape::kHD:
+      spec.rows = p.h, spec.cols = p.d;
+      break;
+    case Shape::kDH:
+      spec.rows = p.d, spec.cols = p.h;
+      break;
+    case Shape::kVecD:
+      spec.rows = 1, spec.cols = p.d;
+      break;
+    case Shape::kVecH:
+      spec.rows = 1, spec.cols = p.h;
+      break;
+  }
+  spec.layout =
+      resolved(row.layout == nullptr ? Layout{} : p.layout.*row.layout, spec.cols, spec.dtype);
+  return spec;
+}
+
+bool is_used(const Problem& p, Operand id) noexcept {
+  return use_of(p, id).access != Access::kUnused;
+}
+
 std::array<OperandSpec, kOperandCount> operand_specs(const Problem& p) noexcept {
   std::array<OperandSpec, kOperandCount> specs;
-  for (const Row& row : kRows) {
-    const auto i = static_cast<std::size_t>(row.id);
-    const Use use = use_of(p, row.id);
-    OperandSpec& spec = specs[i];
-    spec.id = row.id;
-    spec.name = row.name;
-    spec.access = use.access;
-    spec.required = use.required;
-    spec.dtype = p.*row.dtype;
-    // GGUF keeps vectors in fp32 beside weights in blocks.
-    const bool vector = row.shape == Shape::kVecD || row.shape == Shape::kVecH;
-    if (vector && is_block_type(spec.dtype)) spec.dtype = DType::kF32;
-    switch (row.shape) {
-      case Shape::kMD:
-        spec.rows = p.m, spec.cols = p.d;
-        break;
-      case Shape::kMH:
-        spec.rows = p.m, spec.cols = p.h;
-        break;
-      case Shape::kHD:
-        spec.rows = p.h, spec.cols = p.d;
-        break;
-      case Shape::kDH:
-        spec.rows = p.d, spec.cols = p.h;
-        break;
-      case Shape::kVecD:
-        spec.rows = 1, spec.cols = p.d;
-        break;
-      case Shape::kVecH:
-        spec.rows = 1, spec.cols = p.h;
-        break;
-    }
-    spec.layout =
-        resolved(row.layout == nullptr ? Layout{} : p.layout.*row.layout, spec.cols, spec.dtype);
-  }
+  for (const Row& row : kRows) specs[static_cast<std::size_t>(row.id)] = operand_spec(p, row.id);
   return specs;
 }
 

@@ -18,15 +18,14 @@ namespace {
 using ll = long long;
 constexpr ErrorCode kBad = ErrorCode::kInvalidArgument;
 
+// Where an operand lies. Specs are asked for again where two of these meet, which is rare, and not
+// kept for every run.
 struct Span {
-  const OperandSpec* spec = nullptr;
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
+  Operand id{};
+  bool written = false;
 };
-
-bool writes(const OperandSpec& spec) {
-  return spec.access == Access::kWrite || spec.access == Access::kReadWrite;
-}
 
 Status check_pointer(const OperandSpec& spec, const void* pointer, std::int64_t alignment) {
   if (pointer == nullptr) {
@@ -94,56 +93,68 @@ bool units_clear(const Pattern& earlier, const Pattern& later, std::int64_t dist
 
 // Two matrices of one Layout whose extents overlap: do they interleave without touching? A unit of
 // the higher one meets two of the lower one: the last that begins before it and the next.
-bool interleave(const Span& low, const Span& high) {
-  if (!(low.spec->layout == high.spec->layout)) return false;
-  const Pattern a = pattern_of(*low.spec);
-  const Pattern b = pattern_of(*high.spec);
-  const auto shift = static_cast<std::int64_t>(high.begin - low.begin);
+bool interleave(const OperandSpec& low, const OperandSpec& high, std::uintptr_t distance_bytes) {
+  if (!(low.layout == high.layout)) return false;
+  const Pattern a = pattern_of(low);
+  const Pattern b = pattern_of(high);
+  const auto shift = static_cast<std::int64_t>(distance_bytes);
   const std::int64_t period = std::max(a.unit_period, b.unit_period);
   if (period <= 0) return units_clear(a, b, shift);
   const std::int64_t distance = shift % period;
   return units_clear(a, b, distance) && units_clear(b, a, period - distance);
 }
 
-Status check_overlap(const Span& a, const Span& b) {
-  if (!writes(*a.spec) && !writes(*b.spec)) return {};
+Status check_overlap(const Problem& problem, const Span& a, const Span& b) {
+  if (!a.written && !b.written) return {};
   if (a.end <= b.begin || b.end <= a.begin) return {};
-  if (a.begin == b.begin && a.spec->layout == b.spec->layout && may_alias(a.spec->id, b.spec->id)) {
+  const OperandSpec spec_a = operand_spec(problem, a.id);
+  const OperandSpec spec_b = operand_spec(problem, b.id);
+  if (a.begin == b.begin && spec_a.layout == spec_b.layout && may_alias(a.id, b.id)) return {};
+  if (a.begin <= b.begin ? interleave(spec_a, spec_b, b.begin - a.begin)
+                         : interleave(spec_b, spec_a, a.begin - b.begin)) {
     return {};
   }
-  if (a.begin <= b.begin ? interleave(a, b) : interleave(b, a)) return {};
-  const bool a_written = writes(*a.spec);
   return make_error(kBad, "%s: the output overlaps %s (%lld bytes apart)",
-                    (a_written ? a : b).spec->name, (a_written ? b : a).spec->name,
+                    (a.written ? spec_a : spec_b).name, (a.written ? spec_b : spec_a).name,
                     static_cast<ll>(b.begin) - static_cast<ll>(a.begin));
+}
+
+Status check_workspace_bytes(const Workspace& workspace, std::size_t wanted) {
+  const std::size_t got = workspace.data == nullptr ? 0 : workspace.bytes;
+  if (got >= wanted) return {};
+  return make_error(kBad, "workspace: got %zu bytes, wanted at least %zu", got, wanted);
+}
+
+Status check_workspace_pointer(const char* name, const void* pointer) {
+  if (reinterpret_cast<std::uintptr_t>(pointer) % kWorkspaceAlignment == 0) return {};
+  return make_error(kBad, "%s: got pointer %p, wanted a multiple of %zu", name, pointer,
+                    kWorkspaceAlignment);
 }
 
 Status check_workspace(const Plan& plan, const Workspace& workspace) {
   if (plan.workspace_bytes == 0) return {};
-  if (workspace.data == nullptr || workspace.bytes < plan.workspace_bytes) {
-    return make_error(kBad, "workspace: got %zu bytes, wanted %zu",
-                      workspace.data == nullptr ? std::size_t{0} : workspace.bytes,
-                      plan.workspace_bytes);
-  }
-  if (reinterpret_cast<std::uintptr_t>(workspace.data) % kWorkspaceAlignment != 0) {
-    return make_error(kBad, "workspace: got pointer %p, wanted a multiple of %zu", workspace.data,
-                      kWorkspaceAlignment);
-  }
-  return {};
+  const std::size_t apart = workspace.header == nullptr ? 0 : kWorkspaceHeaderBytes;
+  SLUICE_TRY(check_workspace_bytes(workspace, plan.workspace_bytes - apart));
+  SLUICE_TRY(check_workspace_pointer("workspace", workspace.data));
+  return check_workspace_pointer("workspace.header", workspace.header);
 }
 
 Status check_operands(const Plan& plan, const Operands& operands) {
-  const auto specs = operand_specs(plan.problem);
   std::array<Span, kOperandCount> spans;
   std::size_t count = 0;
-  for (const OperandSpec& spec : specs) {
-    if (spec.access == Access::kUnused) continue;
-    const void* pointer = address(operands, spec.id);
+  for (int i = 0; i < kOperandCount; ++i) {
+    const auto id = static_cast<Operand>(i);
+    if (!is_used(plan.problem, id)) continue;
+    const OperandSpec spec = operand_spec(plan.problem, id);
+    const void* pointer = address(operands, id);
     SLUICE_TRY(check_pointer(spec, pointer, plan.problem.alignment_bytes));
     if (pointer == nullptr) continue;
     const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
-    const Span span{&spec, begin, begin + static_cast<std::uintptr_t>(extent_bytes(spec))};
-    for (std::size_t i = 0; i < count; ++i) SLUICE_TRY(check_overlap(spans[i], span));
+    const Span span{begin, begin + static_cast<std::uintptr_t>(extent_bytes(spec)), id,
+                    spec.access != Access::kRead};
+    for (std::size_t k = 0; k < count; ++k) {
+      SLUICE_TRY(check_overlap(plan.problem, spans[k], span));
+    }
     spans[count++] = span;
   }
   return {};
@@ -159,27 +170,28 @@ Status run(const Plan& plan, const Operands& operands, Workspace workspace,
   if (plan.problem.m == 0) return {};
   SLUICE_TRY(check_operands(plan, operands));
   SLUICE_TRY(check_workspace(plan, workspace));
-  char* base = static_cast<char*>(workspace.data);
-  void* payload = plan.workspace_bytes == 0 ? nullptr : base + kWorkspaceHeaderBytes;
-  return plan.variant->launch(plan, operands, payload, base, stream);
+  if (plan.workspace_bytes == 0) {
+    return plan.variant->launch(plan, operands, nullptr, nullptr, stream);
+  }
+  char* const data = static_cast<char*>(workspace.data);
+  const bool apart = workspace.header != nullptr;
+  return plan.variant->launch(plan, operands, apart ? data : data + kWorkspaceHeaderBytes,
+                              apart ? workspace.header : data, stream);
 }
 
 Status workspace_init(Workspace workspace, const Device& device, Stream stream) noexcept {
-  if (workspace.data == nullptr || workspace.bytes < kWorkspaceHeaderBytes) {
-    return make_error(kBad, "workspace: got %zu bytes, wanted at least %zu",
-                      workspace.data == nullptr ? std::size_t{0} : workspace.bytes,
-                      kWorkspaceHeaderBytes);
+  void* header = workspace.header;
+  if (header == nullptr) {
+    SLUICE_TRY(check_workspace_bytes(workspace, kWorkspaceHeaderBytes));
+    header = workspace.data;
   }
-  if (reinterpret_cast<std::uintptr_t>(workspace.data) % kWorkspaceAlignment != 0) {
-    return make_error(kBad, "workspace: got pointer %p, wanted a multiple of %zu", workspace.data,
-                      kWorkspaceAlignment);
-  }
+  SLUICE_TRY(check_workspace_pointer("workspace", header));
   if (device.backend == Backend::kCpu) {
-    std::memset(workspace.data, 0, kWorkspaceHeaderBytes);
+    std::memset(header, 0, kWorkspaceHeaderBytes);
     return {};
   }
 #if defined(SLUICE_WITH_CUDA)
-  return cuda::zero_header(workspace.data, device, stream);
+  return cuda::zero_header(header, device, stream);
 #else
   static_cast<void>(stream);
   return make_error(ErrorCode::kUnsupported, "device: this Sluice was built without CUDA");

@@ -342,7 +342,7 @@ TEST(CApi, ComputesWhatTheCppApiComputes) {
     unsigned char bytes[16384];
   };
   const auto scratch = std::make_unique<Scratch>();
-  const sluice_workspace workspace{scratch->bytes, sizeof(scratch->bytes)};
+  const sluice_workspace workspace{scratch->bytes, sizeof(scratch->bytes), nullptr};
   ASSERT_EQ(sluice_workspace_init(workspace, &d, nullptr, nullptr), SLUICE_OK);
   ASSERT_LE(sluice_plan_workspace_bytes(&copied), workspace.bytes);
   sluice_operands operands{};

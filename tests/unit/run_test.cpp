@@ -180,7 +180,7 @@ TEST(Run, RefusesAWorkspaceThatIsNullSmallOrMisaligned) {
   const std::size_t needed = f.plan_of().workspace_bytes;
   ASSERT_GT(needed, kWorkspaceHeaderBytes);
   const Workspace good = f.workspace;
-  const std::string wanted = " bytes, wanted " + std::to_string(needed);
+  const std::string wanted = " bytes, wanted at least " + std::to_string(needed);
   f.workspace = {nullptr, needed};
   EXPECT_TRUE(refuses(f.run_now(), "workspace: got 0" + wanted));
   f.workspace = {good.data, needed - 1};
@@ -190,6 +190,32 @@ TEST(Run, RefusesAWorkspaceThatIsNullSmallOrMisaligned) {
   EXPECT_TRUE(refuses(f.run_now(), "wanted a multiple of 256"));
   f.workspace = good;
   EXPECT_TRUE(succeeds(f.run_now()));
+}
+
+TEST(Run, TakesAHeaderApartFromItsScratch) {
+  Fixture f(problem_of(Op::kMlp));
+  alignas(kWorkspaceAlignment) std::array<unsigned char, kWorkspaceHeaderBytes> header;
+  const std::size_t needed = f.plan_of().workspace_bytes - kWorkspaceHeaderBytes;
+  void* const data = f.workspace.data;
+  f.workspace = {data, needed, header.data()};
+  EXPECT_TRUE(succeeds(f.run_now()));
+  f.workspace = {data, needed - 1, header.data()};
+  EXPECT_TRUE(refuses(f.run_now(), "wanted at least " + std::to_string(needed)));
+  f.workspace = {data, needed, header.data() + 8};
+  EXPECT_TRUE(refuses(f.run_now(), "workspace.header: got pointer 0x"));
+}
+
+TEST(WorkspaceInit, ZeroesAHeaderApart) {
+  alignas(kWorkspaceAlignment) std::array<unsigned char, kWorkspaceHeaderBytes + 16> bytes;
+  bytes.fill(0xAB);
+  unsigned char scratch = 0xAB;
+  EXPECT_TRUE(refuses(workspace_init({nullptr, 0, bytes.data() + 8}, cpu_device(), nullptr),
+                      "wanted a multiple of 256"));
+  EXPECT_TRUE(succeeds(workspace_init({&scratch, 1, bytes.data()}, cpu_device(), nullptr)));
+  EXPECT_EQ(scratch, 0xAB);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    ASSERT_EQ(bytes[i], i < kWorkspaceHeaderBytes ? 0 : 0xAB) << i;
+  }
 }
 
 TEST(WorkspaceInit, ZeroesTheHeaderAndNothingElse) {
