@@ -8,6 +8,7 @@
 
 #include "cuda/norm/norm.hpp"
 #include "cuda/ptx/grid_dependency.cuh"
+#include "cuda/ptx/prefetch.cuh"
 #include "cuda/tile/vector8.cuh"
 
 namespace sluice::cuda::norm {
@@ -47,9 +48,15 @@ __global__ void __launch_bounds__(kMaxThreads) normalise_row(const __grid_consta
   extern __shared__ uint4 kept[];  // the row: r, rounded; each thread reads what it wrote
   // The next kernel may fetch its weights meanwhile; what it reads of this one it waits for.
   ptx::launch_dependents();
-  ptx::wait_for_prerequisites();
   const std::int64_t row = blockIdx.x;
   const int vectors = static_cast<int>(p.cols / 8);
+  // A layer's weights have streamed through L2 since these were there last: their way from memory
+  // would be in the way of everybody's x, the norm's weight behind the sum besides.
+  for (int v = static_cast<int>(threadIdx.x); v < vectors; v += static_cast<int>(blockDim.x)) {
+    ptx::prefetch_l2(static_cast<const Element*>(p.weight) + 8 * v);
+    if (p.residual.base != nullptr) ptx::prefetch_l2(at<Element>(p.residual, row, 8 * v));
+  }
+  ptx::wait_for_prerequisites();
   float squares = 0;
   for (int v = static_cast<int>(threadIdx.x); v < vectors; v += static_cast<int>(blockDim.x)) {
     Vector r = Vector::load(at<Element>(p.x, row, 8 * v));
