@@ -17,7 +17,6 @@ namespace sluice_torch {
 namespace {
 
 using ll = long long;
-using torch::headeronly::ScalarType;
 
 // Torch aligns allocations to 64 bytes and more; the kernels ask for 16 at most.
 constexpr std::uintptr_t kBestAlignment = 16;
@@ -65,19 +64,50 @@ constexpr std::array<Description, sluice::kOperandCount> kDescriptions = {{
 
 const Description& description(Operand id) { return kDescriptions[static_cast<std::size_t>(id)]; }
 
-sluice_dtype dtype_of(const char* name, const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case ScalarType::BFloat16:
-      return SLUICE_BF16;
-    case ScalarType::Half:
-      return SLUICE_FP16;
-    case ScalarType::Float:
-      return SLUICE_FP32;
-    case ScalarType::Double:
-      return SLUICE_FP64;
-    default:
-      refuse(name, "expected bfloat16, float16, float32 or float64");
+// A tensor's shape as it lies in memory; the pointers are the tensor's.
+struct Shape {
+  std::size_t dims = 0;
+  const std::int64_t* sizes = nullptr;
+  const std::int64_t* strides = nullptr;
+
+  [[nodiscard]] std::int64_t width() const { return sizes[dims - 1]; }
+  [[nodiscard]] std::int64_t rows() const {
+    std::int64_t product = 1;
+    for (std::size_t i = 0; i + 1 < dims; ++i) product *= sizes[i];
+    return product;
   }
+};
+
+Shape shape_of(const char* name, const Tensor& tensor) {
+  const auto sizes = tensor.sizes();
+  if (sizes.empty()) refuse(name, "expected at least one dimension, got a scalar");
+  return {sizes.size(), sizes.data(), tensor.strides().data()};
+}
+
+std::int32_t torch_dtype_of(const Tensor& tensor) {
+  std::int32_t dtype = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
+  return dtype;
+}
+
+sluice_dtype dtype_of(const char* name, const Tensor& tensor) {
+  struct Pair {
+    std::int32_t torch;
+    sluice_dtype ours;
+  };
+  static const Pair known[] = {{aoti_torch_dtype_bfloat16(), SLUICE_BF16},
+                               {aoti_torch_dtype_float16(), SLUICE_FP16},
+                               {aoti_torch_dtype_float32(), SLUICE_FP32},
+                               {aoti_torch_dtype_float64(), SLUICE_FP64}};
+  const std::int32_t dtype = torch_dtype_of(tensor);
+  for (const Pair& pair : known) {
+    if (pair.torch == dtype) return pair.ours;
+  }
+  refuse(name, "expected bfloat16, float16, float32 or float64");
+}
+
+std::int64_t size_bytes(sluice_dtype dtype) {
+  return dtype == SLUICE_FP64 ? 8 : dtype == SLUICE_FP32 ? 4 : 2;
 }
 
 // Is it one of the matrices that may come as blocks of rows?
@@ -88,93 +118,96 @@ bool is_gate_up_weight(Operand id) {
 
 // The rows of a tensor whose last dimension is contiguous, in bytes. What needs no stride gets
 // none, so that equal problems are equal bytes.
-sluice_layout layout_of(Operand id, const Tensor& tensor) {
+sluice_layout layout_of(Operand id, const Shape& shape, sluice_dtype dtype) {
   const char* const name = description(id).name;
-  const auto sizes = tensor.sizes();
-  const auto strides = tensor.strides();
-  const auto last = sizes.size() - 1;
-  const auto elem = static_cast<std::int64_t>(tensor.element_size());
-  if (sizes[last] > 1 && strides[last] != 1) {
+  const std::size_t last = shape.dims - 1;
+  const std::int64_t elem = size_bytes(dtype);
+  if (shape.width() > 1 && shape.strides[last] != 1) {
     refuse(name, "expected a contiguous last dimension, got a stride of %lld; call .contiguous()",
-           ll{strides[last]});
+           ll{shape.strides[last]});
   }
   sluice_layout layout{};
   layout.row_stride_bytes = SLUICE_CONTIGUOUS;
-  if (tensor.numel() == 0) return layout;
+  if (shape.rows() * shape.width() == 0) return layout;
   // From the innermost leading dimension outwards: `rows` rows `stride` elements apart.
   std::int64_t rows = 1;
-  std::int64_t stride = sizes[last];
+  std::int64_t stride = shape.width();
   for (std::size_t i = last; i-- > 0;) {
-    if (sizes[i] == 1) continue;
+    if (shape.sizes[i] == 1) continue;
     if (rows == 1) {
-      stride = strides[i];
-    } else if (strides[i] != stride * rows) {
+      stride = shape.strides[i];
+    } else if (shape.strides[i] != stride * rows) {
       if (!is_gate_up_weight(id) || layout.block_rows != 0) {
         refuse(name, "its leading dimensions are no rows at one distance; call .contiguous()");
       }
       layout.block_rows = rows;
-      layout.block_stride_bytes = strides[i] * elem;
+      layout.block_stride_bytes = shape.strides[i] * elem;
     }
-    rows *= sizes[i];
+    rows *= shape.sizes[i];
   }
-  if (stride != sizes[last] || layout.block_rows != 0) layout.row_stride_bytes = stride * elem;
+  if (stride != shape.width() || layout.block_rows != 0) layout.row_stride_bytes = stride * elem;
   return layout;
 }
 
-Tensor empty(const Tensor& like, const std::vector<std::int64_t>& sizes) {
-  std::vector<std::int64_t> strides(sizes.size(), 1);
-  for (std::size_t i = sizes.size(); i-- > 1;) {
-    strides[i - 1] = strides[i] * std::max<std::int64_t>(sizes[i], 1);
+// What Torch's own tensors have at most.
+constexpr std::size_t kMaxDims = 64;
+
+// Contiguous, in the shape of `like` but for the last dimension, in its type.
+Tensor empty(const Tensor& like, const Shape& shape, std::int64_t width) {
+  std::array<std::int64_t, kMaxDims> sizes;
+  std::array<std::int64_t, kMaxDims> strides;
+  std::int64_t stride = 1;
+  for (std::size_t i = shape.dims; i-- > 0;) {
+    sizes[i] = i + 1 == shape.dims ? width : shape.sizes[i];
+    strides[i] = stride;
+    stride *= std::max<std::int64_t>(sizes[i], 1);
   }
-  std::int32_t dtype = 0;
   std::int32_t device_type = 0;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  std::int32_t device_index = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
   AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()),
-                                                  sizes.data(), strides.data(), dtype, device_type,
-                                                  like.get_device_index(), &handle));
+  TORCH_ERROR_CODE_CHECK(
+      aoti_torch_empty_strided(static_cast<std::int64_t>(shape.dims), sizes.data(), strides.data(),
+                               torch_dtype_of(like), device_type, device_index, &handle));
   return Tensor(handle);
 }
 
-std::vector<std::int64_t> sizes_of(const Tensor& tensor) {
-  const auto sizes = tensor.sizes();
-  return {sizes.begin(), sizes.end()};
+// A problem as sluice_problem_init makes it, with zeros between its members.
+const sluice_problem& new_problem() {
+  static const sluice_problem made = [] {
+    sluice_problem problem;
+    std::memset(&problem, 0, sizeof(problem));
+    sluice_error error{};
+    check(sluice_problem_init(&problem, sizeof(problem), &error), error);
+    problem.weights_static = 0;
+    return problem;
+  }();
+  return made;
 }
 
 }  // namespace
 
-std::int64_t width_of(const char* name, const Tensor& tensor) {
-  const std::int64_t dims = tensor.dim();
-  if (dims == 0) refuse(name, "expected at least one dimension, got a scalar");
-  return tensor.size(dims - 1);
-}
-
 std::int64_t rows_of(const char* name, const Tensor& tensor) {
-  static_cast<void>(width_of(name, tensor));
-  const auto sizes = tensor.sizes();
-  std::int64_t rows = 1;
-  for (std::size_t i = 0; i + 1 < sizes.size(); ++i) rows *= sizes[i];
-  return rows;
+  return shape_of(name, tensor).rows();
 }
 
-Tensor empty_like(const Tensor& like) { return empty(like, sizes_of(like)); }
+Tensor empty_like(const Tensor& like) {
+  const Shape shape = shape_of("x", like);
+  return empty(like, shape, shape.width());
+}
 
 Tensor empty_with_width(const Tensor& like, std::int64_t width) {
-  std::vector<std::int64_t> sizes = sizes_of(like);
-  sizes.back() = width;
-  return empty(like, sizes);
+  return empty(like, shape_of("x", like), width);
 }
 
-Tensor empty_vector(const Tensor& like, std::int64_t width) { return empty(like, {width}); }
+Tensor empty_vector(const Tensor& like, std::int64_t width) {
+  return empty(like, {.dims = 1}, width);
+}
 
-Call::Call(sluice_op op, Operand id, const Tensor& first)
-    : place_(place_of(description(id).name, first)) {
-  std::memset(&problem_, 0, sizeof(problem_));
-  sluice_error error{};
-  check(sluice_problem_init(&problem_, sizeof(problem_), &error), error);
+Call::Call(sluice_op op) {
+  std::memcpy(&problem_, &new_problem(), sizeof(problem_));  // an assignment may leave gaps out
   problem_.op = op;
-  problem_.weights_static = 0;
   operands_.struct_size = sizeof(operands_);
 }
 
@@ -198,20 +231,9 @@ Call& Call::gate(const GateArguments& gate) {
   return *this;
 }
 
-Call& Call::x_type(const char* name, const Tensor& tensor) {
-  problem_.x_dtype = dtype_of(name, tensor);
-  return *this;
-}
-Call& Call::w_type(const char* name, const Tensor& tensor) {
-  problem_.w_dtype = dtype_of(name, tensor);
-  return *this;
-}
-Call& Call::y_type(const char* name, const Tensor& tensor) {
-  problem_.y_dtype = dtype_of(name, tensor);
-  return *this;
-}
-Call& Call::dw_type(const char* name, const Tensor& tensor) {
-  problem_.dw_dtype = dtype_of(name, tensor);
+Call& Call::types(sluice_dtype x, sluice_dtype w) {
+  problem_.x_dtype = problem_.y_dtype = x;
+  problem_.w_dtype = problem_.dw_dtype = w;
   return *this;
 }
 
@@ -226,22 +248,25 @@ void Call::set_layout(Operand id, const sluice_layout& layout) {
   stored = layout;
 }
 
-Call& Call::bind(Operand id, const Tensor& tensor) {
+const Bound& Call::bind(Operand id, const Tensor& tensor) {
   const Description& about = description(id);
-  if (!(place_of(about.name, tensor) == place_)) {
-    refuse(about.name, "expected a tensor on the device of the others");
-  }
-  Bound bound{.id = id, .rows = rows_of(about.name, tensor), .cols = width_of(about.name, tensor)};
+  const Place place = place_of(about.name, tensor);
+  if (count_ == 0) place_ = place;
+  if (!(place == place_)) refuse(about.name, "expected a tensor on the device of the others");
+  const Shape shape = shape_of(about.name, tensor);
+  Bound& bound = bound_[count_++];
+  bound.id = id;
+  bound.rows = shape.rows();
+  bound.cols = shape.width();
   bound.dtype = dtype_of(about.name, tensor);
-  const sluice_layout layout = layout_of(id, tensor);
-  if (about.layout != nullptr) set_layout(id, layout);
   bound.data = const_cast<void*>(tensor.const_data_ptr());
-  bound_[count_++] = bound;
-  return *this;
+  const sluice_layout layout = layout_of(id, shape, bound.dtype);
+  if (about.layout != nullptr) set_layout(id, layout);
+  return bound;
 }
 
-Call& Call::bind(Operand id, const MaybeTensor& tensor) {
-  return tensor ? bind(id, *tensor) : *this;
+const Bound* Call::bind(Operand id, const MaybeTensor& tensor) {
+  return tensor ? &bind(id, *tensor) : nullptr;
 }
 
 void Call::run() {
@@ -255,10 +280,10 @@ void Call::run() {
   problem_.alignment_bytes = static_cast<std::int64_t>(addresses & (~addresses + 1));
   const auto threads =
       place_.cuda ? 0 : static_cast<std::int32_t>(torch::stable::get_num_threads());
-  const auto prepared = prepare(problem_, place_, threads);
+  const Prepared& prepared = prepare(problem_, place_, threads);
   for (std::size_t i = 0; i < count_; ++i) {
     const Bound& bound = bound_[i];
-    const sluice_operand_spec& wanted = prepared->operands[static_cast<std::size_t>(bound.id)];
+    const sluice_operand_spec& wanted = prepared.operands[static_cast<std::size_t>(bound.id)];
     if (bound.rows != wanted.rows || bound.cols != wanted.cols) {
       refuse(wanted.name, "expected shape [%lld, %lld], got [%lld, %lld]", ll{wanted.rows},
              ll{wanted.cols}, ll{bound.rows}, ll{bound.cols});
@@ -268,7 +293,7 @@ void Call::run() {
              sluice_dtype_name(bound.dtype));
     }
   }
-  run_with_workspace(prepared->plan, operands_, prepared->workspace_bytes, place_);
+  run_with_workspace(prepared.plan, operands_, prepared.workspace_bytes, place_);
 }
 
 }  // namespace sluice_torch

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <optional>
 #include <sluice/operands.hpp>  // Operand: the index that sluice_operand_query takes
-#include <vector>
 
 #include "place.hpp"
 
@@ -28,36 +27,42 @@ struct GateArguments {
   double up_offset, gate_multiplier, output_multiplier;
 };
 
-/// Elements of the last dimension, and of all the others together.
-std::int64_t width_of(const char* name, const Tensor& tensor);
+/// An operand and what is asked of its tensor, read once: each question is a call through the ABI.
+struct Bound {
+  Operand id{};
+  std::int64_t rows = 0;  ///< leading dimensions together
+  std::int64_t cols = 0;  ///< the last dimension
+  sluice_dtype dtype = 0;
+  void* data = nullptr;
+};
+
+/// Rows of a matrix: of [H, D] also where it comes as blocks of rows. Throws for a scalar.
 std::int64_t rows_of(const char* name, const Tensor& tensor);
 
 /// An uninitialised contiguous tensor in the shape of `like`, or in that shape with another last
-/// dimension, on its device, in its type or another tensor's.
+/// dimension, or a vector; on its device and in its type.
 Tensor empty_like(const Tensor& like);
 Tensor empty_with_width(const Tensor& like, std::int64_t width);
 Tensor empty_vector(const Tensor& like, std::int64_t width);
 
 class Call {
  public:
-  /// `first` says where the call runs.
-  Call(sluice_op op, Operand id, const Tensor& first);
+  explicit Call(sluice_op op);
 
   /// M tokens, model width D, hidden width H; what the operator does not read may stay 0.
   Call& dims(std::int64_t m, std::int64_t d, std::int64_t h);
+  /// Types of the activations and of the weights; y and the weights' gradients have the same unless
+  /// the problem says otherwise.
+  Call& types(sluice_dtype x, sluice_dtype w);
   Call& gate(const GateArguments& gate);
 
-  /// Types from tensors: of the activations, the weights, y and the weights' gradients.
-  Call& x_type(const char* name, const Tensor& tensor);
-  Call& w_type(const char* name, const Tensor& tensor);
-  Call& y_type(const char* name, const Tensor& tensor);
-  Call& dw_type(const char* name, const Tensor& tensor);
-
-  /// Gives an operand its tensor: leading dimensions are its rows, the last is contiguous, and a
-  /// matrix of weights may have three, the first being blocks of rows. Throws std::invalid_argument
-  /// where that does not hold, or where the pair of a gate and an up matrix differs in strides.
-  Call& bind(Operand id, const Tensor& tensor);
-  Call& bind(Operand id, const MaybeTensor& tensor);
+  /// Gives an operand its tensor; the first says where the call runs. Leading dimensions are rows,
+  /// the last is contiguous, and a matrix of weights may have three, the first being blocks of
+  /// rows. Throws std::invalid_argument where that does not hold, where the device is another one,
+  /// or where the pair of a gate and an up matrix differs in strides.
+  const Bound& bind(Operand id, const Tensor& tensor);
+  /// Null for none.
+  const Bound* bind(Operand id, const MaybeTensor& tensor);
 
   /// Flags of the problem.
   sluice_problem& problem() { return problem_; }
@@ -67,19 +72,12 @@ class Call {
   void run();
 
  private:
-  struct Bound {
-    Operand id{};
-    std::int64_t rows = 0, cols = 0;
-    sluice_dtype dtype = 0;
-    void* data = nullptr;
-  };
-
   void set_layout(Operand id, const sluice_layout& layout);
 
   Place place_;
   sluice_problem problem_;  // zeroed first: the plan cache compares its bytes
   sluice_operands operands_{};
-  std::array<Bound, sluice::kOperandCount> bound_{};
+  std::array<Bound, sluice::kOperandCount> bound_;
   std::size_t count_ = 0;
   std::array<bool, 14> layout_set_{};  // one a member of sluice_layouts
 };

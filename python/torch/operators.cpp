@@ -21,12 +21,14 @@ int64_t hidden_of(const Tensor& w_gate) { return rows_of("w_gate", w_gate); }
 Call call_with_gate_up(sluice_op op, const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
                        const MaybeTensor& b_gate, const MaybeTensor& b_up,
                        const GateArguments& gate) {
-  Call call(op, Operand::kX, x);
-  call.dims(rows_of("x", x), width_of("x", x), hidden_of(w_gate)).gate(gate);
-  call.x_type("x", x).y_type("x", x).w_type("w_gate", w_gate).dw_type("w_gate", w_gate);
+  Call call(op);
+  const Bound& in = call.bind(Operand::kX, x);
+  const Bound& weight = call.bind(Operand::kWGate, w_gate);
+  call.dims(in.rows, in.cols, weight.rows).types(in.dtype, weight.dtype).gate(gate);
+  call.bind(Operand::kWUp, w_up);
   call.problem().bias_gate_up = b_gate || b_up ? 1 : 0;
-  call.bind(Operand::kX, x).bind(Operand::kWGate, w_gate).bind(Operand::kWUp, w_up);
-  call.bind(Operand::kBGate, b_gate).bind(Operand::kBUp, b_up);
+  call.bind(Operand::kBGate, b_gate);
+  call.bind(Operand::kBUp, b_up);
   return call;
 }
 
@@ -50,7 +52,10 @@ void gate_up_run(const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
   Call call = call_with_gate_up(SLUICE_GATE_UP, x, w_gate, w_up, b_gate, b_up, gate);
   call.problem().weights_static = weights_static ? 1 : 0;
   call.problem().save_g_u = g ? 1 : 0;
-  call.bind(Operand::kH, h).bind(Operand::kG, g).bind(Operand::kU, u).run();
+  call.bind(Operand::kH, h);
+  call.bind(Operand::kG, g);
+  call.bind(Operand::kU, u);
+  call.run();
 }
 
 void gate_up_out(const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
@@ -93,19 +98,20 @@ std::tuple<Tensor, Tensor, Tensor> gate_up_save(const Tensor& x, const Tensor& w
 
 void down_out(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
               const MaybeTensor& residual, bool weights_static, const Tensor& out) {
-  Call call(SLUICE_DOWN, Operand::kH, h);
-  call.dims(rows_of("h", h), rows_of("w_down", w_down), width_of("h", h));
-  call.x_type("h", h).y_type("out", out).w_type("w_down", w_down);
+  Call call(SLUICE_DOWN);
+  const Bound& in = call.bind(Operand::kH, h);
+  const Bound& weight = call.bind(Operand::kWDown, w_down);
+  call.dims(in.rows, weight.rows, in.cols).types(in.dtype, weight.dtype);
+  call.problem().y_dtype = call.bind(Operand::kY, out).dtype;
   call.problem().bias_down = b_down ? 1 : 0;
   call.problem().weights_static = weights_static ? 1 : 0;
   add_residual(call, residual);
-  call.bind(Operand::kH, h).bind(Operand::kWDown, w_down).bind(Operand::kBDown, b_down);
-  call.bind(Operand::kY, out).run();
+  call.bind(Operand::kBDown, b_down);
+  call.run();
 }
 
 Tensor down(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
             const MaybeTensor& residual, bool weights_static) {
-  static_cast<void>(width_of("h", h));
   Tensor y = empty_with_width(h, rows_of("w_down", w_down));
   down_out(h, w_down, b_down, residual, weights_static, y);
   return y;
@@ -118,13 +124,16 @@ void mlp_run(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Te
              const MaybeTensor& residual, const GateArguments& gate, bool weights_static,
              const Tensor& y, const MaybeTensor& g, const MaybeTensor& u) {
   Call call = call_with_gate_up(SLUICE_MLP, x, w_gate, w_up, b_gate, b_up, gate);
-  call.y_type("out", y);
+  call.problem().y_dtype = call.bind(Operand::kY, y).dtype;
   call.problem().bias_down = b_down ? 1 : 0;
   call.problem().weights_static = weights_static ? 1 : 0;
   call.problem().save_g_u = g ? 1 : 0;
   add_residual(call, residual);
-  call.bind(Operand::kWDown, w_down).bind(Operand::kBDown, b_down).bind(Operand::kY, y);
-  call.bind(Operand::kG, g).bind(Operand::kU, u).run();
+  call.bind(Operand::kWDown, w_down);
+  call.bind(Operand::kBDown, b_down);
+  call.bind(Operand::kG, g);
+  call.bind(Operand::kU, u);
+  call.run();
 }
 
 void mlp_out(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
@@ -178,7 +187,8 @@ void norm_mlp_out(const Tensor& x, const Tensor& norm_weight, const Tensor& w_ga
   Call call =
       call_with_gate_up(SLUICE_MLP, x, w_gate, w_up, b_gate, b_up,
                         {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
-  sluice_problem& problem = call.y_type("out", out).problem();
+  sluice_problem& problem = call.problem();
+  problem.y_dtype = call.bind(Operand::kY, out).dtype;
   problem.bias_down = b_down ? 1 : 0;
   problem.weights_static = weights_static ? 1 : 0;
   problem.norm.enabled = 1;
@@ -186,9 +196,12 @@ void norm_mlp_out(const Tensor& x, const Tensor& norm_weight, const Tensor& w_ga
   problem.norm.eps = static_cast<float>(eps);
   problem.norm.weight_offset = static_cast<float>(weight_offset);
   problem.residual = add_sum ? SLUICE_RESIDUAL_NORM_INPUT : SLUICE_RESIDUAL_NONE;
-  call.bind(Operand::kNormWeight, norm_weight).bind(Operand::kXResidual, x_residual);
-  call.bind(Operand::kWDown, w_down).bind(Operand::kBDown, b_down);
-  call.bind(Operand::kY, out).bind(Operand::kXSum, x_sum).run();
+  call.bind(Operand::kNormWeight, norm_weight);
+  call.bind(Operand::kXResidual, x_residual);
+  call.bind(Operand::kWDown, w_down);
+  call.bind(Operand::kBDown, b_down);
+  call.bind(Operand::kXSum, x_sum);
+  call.run();
 }
 
 std::tuple<Tensor, Tensor> norm_mlp(const Tensor& x, const Tensor& norm_weight,
@@ -213,10 +226,13 @@ std::tuple<Tensor, Tensor> norm_mlp(const Tensor& x, const Tensor& norm_weight,
 void gate_mul_out(const Tensor& g, const Tensor& u, int64_t activation, double alpha,
                   const Limit& limit, double up_offset, double gate_multiplier,
                   double output_multiplier, const Tensor& out) {
-  Call call(SLUICE_GATE_MUL, Operand::kG, g);
-  call.dims(rows_of("g", g), 1, width_of("g", g)).x_type("g", g).w_type("g", g).y_type("g", g);
+  Call call(SLUICE_GATE_MUL);
+  const Bound& in = call.bind(Operand::kG, g);
+  call.dims(in.rows, 1, in.cols).types(in.dtype, in.dtype);
   call.gate({activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
-  call.bind(Operand::kG, g).bind(Operand::kU, u).bind(Operand::kH, out).run();
+  call.bind(Operand::kU, u);
+  call.bind(Operand::kH, out);
+  call.run();
 }
 
 Tensor gate_mul(const Tensor& g, const Tensor& u, int64_t activation, double alpha,
@@ -230,11 +246,15 @@ Tensor gate_mul(const Tensor& g, const Tensor& u, int64_t activation, double alp
 void gate_mul_grad_out(const Tensor& dh, const Tensor& g, const Tensor& u, int64_t activation,
                        double alpha, const Limit& limit, double up_offset, double gate_multiplier,
                        double output_multiplier, const Tensor& dg, const Tensor& du) {
-  Call call(SLUICE_GATE_MUL_GRAD, Operand::kG, g);
-  call.dims(rows_of("g", g), 1, width_of("g", g)).x_type("g", g).w_type("g", g).y_type("g", g);
+  Call call(SLUICE_GATE_MUL_GRAD);
+  const Bound& in = call.bind(Operand::kG, g);
+  call.dims(in.rows, 1, in.cols).types(in.dtype, in.dtype);
   call.gate({activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
-  call.bind(Operand::kDh, dh).bind(Operand::kG, g).bind(Operand::kU, u);
-  call.bind(Operand::kDg, dg).bind(Operand::kDu, du).run();
+  call.bind(Operand::kDh, dh);
+  call.bind(Operand::kU, u);
+  call.bind(Operand::kDg, dg);
+  call.bind(Operand::kDu, du);
+  call.run();
 }
 
 std::tuple<Tensor, Tensor> gate_mul_grad(const Tensor& dh, const Tensor& g, const Tensor& u,
@@ -254,16 +274,18 @@ void gate_up_grad_out(const Tensor& dy, const Tensor& w_down, const Tensor& g, c
                       int64_t activation, double alpha, const Limit& limit, double up_offset,
                       double gate_multiplier, double output_multiplier, const Tensor& dg,
                       const Tensor& du, const Tensor& h) {
-  Call call(SLUICE_GATE_UP_GRAD, Operand::kDy, dy);
-  call.dims(rows_of("dy", dy), width_of("dy", dy), width_of("g", g));
-  call.x_type("g", g).y_type("dy", dy).w_type("w_down", w_down);
+  Call call(SLUICE_GATE_UP_GRAD);
+  const Bound& from = call.bind(Operand::kDy, dy);
+  const Bound& saved = call.bind(Operand::kG, g);
+  const Bound& weight = call.bind(Operand::kWDown, w_down);
+  call.dims(from.rows, from.cols, saved.cols).types(saved.dtype, weight.dtype);
+  call.problem().y_dtype = from.dtype;
   call.gate({activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
-  call.bind(Operand::kDy, dy).bind(Operand::kWDown, w_down).bind(Operand::kG, g);
-  call.bind(Operand::kU, u)
-      .bind(Operand::kDg, dg)
-      .bind(Operand::kDu, du)
-      .bind(Operand::kH, h)
-      .run();
+  call.bind(Operand::kU, u);
+  call.bind(Operand::kDg, dg);
+  call.bind(Operand::kDu, du);
+  call.bind(Operand::kH, h);
+  call.run();
 }
 
 std::tuple<Tensor, Tensor, Tensor> gate_up_grad(const Tensor& dy, const Tensor& w_down,
@@ -294,17 +316,22 @@ void mlp_grad_out(const Tensor& dy, const Tensor& x, const Tensor& w_gate, const
   Call call = call_with_gate_up(
       SLUICE_MLP_GRAD, x, w_gate, w_up, recompute ? b_gate : none, recompute ? b_up : none,
       {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
-  call.y_type("dy", dy);
-  if (dw_gate) call.dw_type("dw_gate", *dw_gate);
+  call.problem().y_dtype = call.bind(Operand::kDy, dy).dtype;
+  if (const Bound* dw = call.bind(Operand::kDwGate, dw_gate)) call.problem().dw_dtype = dw->dtype;
   call.problem().recompute = recompute ? 1 : 0;
   call.problem().accumulate_dw = accumulate ? 1 : 0;
   call.problem().bias_gate_up = b_gate || b_up || db_gate || db_up ? 1 : 0;
   call.problem().bias_down = db_down ? 1 : 0;
-  call.bind(Operand::kDy, dy).bind(Operand::kWDown, w_down);
-  call.bind(Operand::kG, g).bind(Operand::kU, u).bind(Operand::kDx, dx);
-  call.bind(Operand::kDwGate, dw_gate).bind(Operand::kDwUp, dw_up);
-  call.bind(Operand::kDwDown, dw_down).bind(Operand::kDbGate, db_gate);
-  call.bind(Operand::kDbUp, db_up).bind(Operand::kDbDown, db_down).run();
+  call.bind(Operand::kWDown, w_down);
+  call.bind(Operand::kG, g);
+  call.bind(Operand::kU, u);
+  call.bind(Operand::kDx, dx);
+  call.bind(Operand::kDwUp, dw_up);
+  call.bind(Operand::kDwDown, dw_down);
+  call.bind(Operand::kDbGate, db_gate);
+  call.bind(Operand::kDbUp, db_up);
+  call.bind(Operand::kDbDown, db_down);
+  call.run();
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mlp_grad(

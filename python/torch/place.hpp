@@ -26,7 +26,4 @@ const sluice_device& device_of(const Place& place);
 /// The stream that Torch currently runs on (a cudaStream_t); null for the CPU.
 void* current_stream(const Place& place);
 
-/// The id of the graph capture that `stream` is part of, or 0.
-std::uint64_t capture_id(void* stream);
-
 }  // namespace sluice_torch

@@ -2,9 +2,11 @@
 #include "plan_cache.hpp"
 
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "errors.hpp"
 
@@ -62,20 +64,30 @@ std::shared_ptr<const Prepared> make(const Key& key) {
 
 }  // namespace
 
-std::shared_ptr<const Prepared> prepare(const sluice_problem& problem, const Place& place,
-                                        std::int32_t threads) {
+const Prepared& prepare(const sluice_problem& problem, const Place& place, std::int32_t threads) {
   static std::shared_mutex mutex;
   static std::unordered_map<Key, std::shared_ptr<const Prepared>, Hash> plans;
+  // A model's layers ask for one plan again and again: to compare is cheaper than to hash and lock.
+  thread_local Key last_key;
+  thread_local std::shared_ptr<const Prepared> last;
   const Key key{problem, place, threads};
+  if (last && last_key == key) return *last;
   {
     const std::shared_lock lock(mutex);
-    if (const auto found = plans.find(key); found != plans.end()) return found->second;
+    if (const auto found = plans.find(key); found != plans.end())
+      last = found->second;
+    else
+      last.reset();
   }
-  auto made = make(key);
-  const std::unique_lock lock(mutex);
-  if (plans.size() >= kMaxPlans) plans.clear();
-  plans.insert_or_assign(key, made);
-  return made;
+  if (!last) {
+    auto made = make(key);
+    const std::unique_lock lock(mutex);
+    if (plans.size() >= kMaxPlans) plans.clear();
+    plans.insert_or_assign(key, made);
+    last = std::move(made);
+  }
+  last_key = key;
+  return *last;
 }
 
 }  // namespace sluice_torch

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <sluice/operands.hpp>  // Operand: the index that sluice_operand_query takes
 
 #include "place.hpp"
@@ -21,8 +20,8 @@ struct Prepared {
 };
 
 /// The plan for `problem`, made at its first use. `problem` must have been zeroed before
-/// sluice_problem_init: its bytes are the key. Throws what the library says of it. Thread-safe.
-std::shared_ptr<const Prepared> prepare(const sluice_problem& problem, const Place& place,
-                                        std::int32_t threads);
+/// sluice_problem_init: its bytes are the key. Valid until this thread's next call. Throws what the
+/// library says of it. Thread-safe.
+const Prepared& prepare(const sluice_problem& problem, const Place& place, std::int32_t threads);
 
 }  // namespace sluice_torch

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scratch memory of runs: one at a time for each host thread (CPU) or for each stream and graph
-// capture (CUDA), kept between calls.
+// Workspaces of runs: one at a time for each host thread (CPU), for each stream and for each graph
+// capture (CUDA).
 #pragma once
 
 #include <sluice/sluice.h>

@@ -4,6 +4,7 @@ Skipped without one."""
 
 import os
 import unittest
+from typing import Any
 
 import test_ops
 import torch
@@ -158,6 +159,83 @@ class Cuda(unittest.TestCase):
                     x.copy_(weights.x(m, seed=seed))
                     graph.replay()
                     torch.testing.assert_close(y, block(x))
+
+    def test_reduce_overhead_records_and_replays(self) -> None:
+        """Torch's own graphs, which refuse what outlives a call in their memory pool."""
+        counters = torch._dynamo.utils.counters
+        for m, d, h in ((4, 256, 512), (128, 256, 512)):
+            weights = Weights(d, h, torch.bfloat16)
+            gpu = on_gpu(weights)
+            leaves = [t.detach().clone().requires_grad_() for t in gpu[:3]]
+
+            def served(x: torch.Tensor, gpu: list = gpu) -> torch.Tensor:
+                return x + ops.mlp(x * 2, *gpu, weights_static=True)
+
+            def trained(x: torch.Tensor, leaves: list = leaves) -> torch.Tensor:
+                return ops.mlp(x * 2, *leaves).float().square().mean()
+
+            torch._dynamo.reset()
+            counters.clear()
+            compiled, step = (
+                torch.compile(f, mode="reduce-overhead", fullgraph=True) for f in (served, trained)
+            )
+            for seed in range(5):  # warm-up, record, replay
+                x = weights.x(m, seed=seed + 1).cuda()
+                torch.compiler.cudagraph_mark_step_begin()
+                with torch.no_grad():
+                    torch.testing.assert_close(compiled(x).clone(), served(x))
+                torch.compiler.cudagraph_mark_step_begin()
+                got = [g.clone() for g in torch.autograd.grad(step(x), leaves)]
+                for one, expected in zip(got, torch.autograd.grad(trained(x), leaves)):
+                    scale = float(expected.abs().max())
+                    torch.testing.assert_close(one, expected, rtol=2.0**-6, atol=2.0**-6 * scale)
+            self.assertEqual(counters["inductor"]["cudagraph_skips"], 0)
+
+    def test_two_graphs_replay_at_once(self) -> None:
+        """Captured on one stream, replayed on two: each has a workspace of its own."""
+        for m, d, h in ((4, 256, 2048), (48, 512, 2048), (128, 512, 2048)):
+            weights = Weights(d, h, torch.bfloat16)
+            gpu = on_gpu(weights)
+            inputs = [weights.x(m, seed=seed).cuda() for seed in (1, 2)]
+            expected = [ops.mlp(x, *gpu) for x in inputs]
+            torch.cuda.synchronize()
+            graphs, results = [torch.cuda.CUDAGraph() for _ in inputs], []
+            for graph, x in zip(graphs, inputs):
+                with torch.cuda.graph(graph):
+                    for _ in range(20):
+                        y = ops.mlp(x, *gpu)
+                results.append(y)
+            streams = [torch.cuda.Stream() for _ in inputs]
+            for _ in range(10):
+                for graph, stream in zip(graphs, streams):
+                    with torch.cuda.stream(stream):
+                        graph.replay()
+            torch.cuda.synchronize()
+            for got, want in zip(results, expected):
+                self.assertTrue(torch.equal(got, want), (m, d, h))
+
+    def test_a_backward_pass_needs_less_memory_than_eagers(self) -> None:
+        m, d, h = 512, 256, 1024
+        weights = Weights(d, h, torch.bfloat16)
+
+        def peak(function: Any) -> int:
+            tensors = (weights.x(m).cuda(), *on_gpu(weights)[:3])
+            inputs = [t.detach().clone().requires_grad_() for t in tensors]
+            dy = torch.ones_like(inputs[0])
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            function(*inputs).backward(dy)
+            return torch.cuda.max_memory_allocated() - before
+
+        def eager(
+            x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor
+        ) -> torch.Tensor:
+            return (torch.nn.functional.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+        for function in (ops.mlp, eager):
+            peak(function)  # workspaces of cuBLAS
+        self.assertLess(peak(ops.mlp), peak(eager))
 
     def test_another_device_than_the_current_one(self) -> None:
         if torch.cuda.device_count() < 2:

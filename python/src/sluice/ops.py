@@ -246,20 +246,74 @@ def _mlp_setup(
     _save(ctx, tensors, keyword_only_inputs["recompute"], output)
 
 
+def _first_of(outputs: tuple[Tensor, ...]) -> Tensor:
+    """The result of an operator that also saves g and u, which nobody but its backward pass sees."""
+    result = outputs[0]
+    if not torch.compiler.is_compiling() and result.grad_fn is not None:
+        result.grad_fn.owns_saved = True
+    return result
+
+
+def _may_overwrite_saved(ctx: Any) -> bool:
+    """May a backward pass write its results over g and u? Not where the graph may be asked again."""
+    keeps = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
+    return getattr(ctx, "owns_saved", False) and not keeps()
+
+
+def _products_by_torch(x: Tensor) -> bool:
+    """On GPUs the plain products are its GEMMs', which know more shapes than anybody's."""
+    return x.is_cuda
+
+
 def _mlp_backward(ctx: Any, dy: Tensor | None, *_unused: None) -> tuple[Tensor | None, ...]:
     if dy is None:
         return _padded((), ctx.count)
+    dy, needed = dy.contiguous(), _needed(ctx)
+    gradients = _mlp_products if _products_by_torch(dy) else _mlp_grad
+    return _padded((*gradients(ctx, dy, needed), dy if needed[7] else None), ctx.count)
+
+
+def _mlp_grad(ctx: Any, dy: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+    """Of x, the weights and the biases, by one operator."""
     x, w_gate, w_up, w_down, b_gate, b_up, *saved = ctx.saved_tensors
-    needed = _needed(ctx)
-    dx, dw_gate, dw_up, dw_down, db_gate, db_up, db_down = _ops.mlp_grad(
-        dy.contiguous(), x, w_gate, w_up, w_down, *(saved or (None, None)), b_gate, b_up, *ctx.gate,
+    gradients = _ops.mlp_grad(
+        dy, x, w_gate, w_up, w_down, *(saved or (None, None)), b_gate, b_up, *ctx.gate,
         need_x=needed[0], need_weights=any(needed[1:4]), need_bias_gate_up=any(needed[4:6]),
         need_bias_down=needed[6],
     )  # fmt: skip
-    gradients = (dx, dw_gate, dw_up, dw_down, db_gate, db_up, db_down, dy)
-    return _padded(
-        tuple(gradient if need else None for gradient, need in zip(gradients, needed)), ctx.count
-    )
+    return tuple(gradient if need else None for gradient, need in zip(gradients, needed))
+
+
+def _mlp_products(ctx: Any, dy: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+    """The same from dg, du and h of one operator. dg and du take the place of g and u where they may, and
+    each goes when the last product has read it: the most memory is needed beside the last weight's
+    gradient."""
+    x, w_gate, w_up, w_down, b_gate, b_up, *saved = ctx.saved_tensors
+    owned = bool(saved) and _may_overwrite_saved(ctx)
+    if owned or not saved:
+        h, dg, du = (
+            (torch.empty_like(saved[0]), *saved)
+            if saved
+            else _ops.gate_up_save(x, w_gate, w_up, b_gate, b_up, *ctx.gate)
+        )
+        _ops.gate_up_grad.out(dy, w_down, dg, du, *ctx.gate, dg=dg, du=du, h=h)
+    else:
+        dg, du, h = _ops.gate_up_grad(dy, w_down, *saved, *ctx.gate)
+    rows, x_rows, dg, du = (_rows(t) for t in (dy, x, dg, du))
+    dw_down = _times(rows.T, _rows(h)).to(w_down.dtype) if needed[3] else None
+    del h
+    dx = None
+    if needed[0]:
+        dx = _times(dg, _rows(w_gate)).addmm_(du, _rows(w_up).to(du.dtype)).reshape(x.shape)
+    db_gate = dg.sum(0, dtype=b_gate.dtype) if needed[4] else None
+    db_up = du.sum(0, dtype=b_up.dtype) if needed[5] else None
+    dw_gate = _times(dg.T, x_rows).to(w_gate.dtype).reshape(w_gate.shape) if needed[1] else None
+    if owned:
+        dg.untyped_storage().resize_(0)  # the graph's node holds on to g until this returns
+    del dg
+    dw_up = _times(du.T, x_rows).to(w_up.dtype).reshape(w_up.shape) if needed[2] else None
+    db_down = rows.sum(0, dtype=w_down.dtype) if needed[6] else None
+    return dx, dw_gate, dw_up, dw_down, db_gate, db_up, db_down
 
 
 def _gate_mul_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -322,7 +376,7 @@ def mlp(
     """``y = down(gate_up(x))``: x [.., D] -> y [.., D]."""
     arguments = (x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, *gate.arguments)
     if _wants_gradient(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual):
-        return _ops.mlp_save.default(*arguments, recompute=recompute)[0]
+        return _first_of(_ops.mlp_save.default(*arguments, recompute=recompute))
     return _ops.mlp.default(*arguments, weights_static)
 
 
