@@ -20,7 +20,6 @@ import copy
 import datetime
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -41,24 +40,35 @@ SAMPLES = 31
 CALLS = 100  # of one sample of host time: below the depth of a stream's queue
 
 
+def ask(*words: str) -> str | None:
+    """What a program prints, or None where there is no such program."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def commit_and_date() -> dict[str, Any]:
+    """The tree's commit, or what SLUICE_COMMIT says where there is no repository, and the time."""
+    status = ask("git", "status", "--porcelain", "--untracked-files=no")
+    given = os.environ.get("SLUICE_COMMIT")
+    return {
+        "commit": given or ask("git", "rev-parse", "HEAD") or "unknown",
+        "dirty": bool(status) and not given,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
 def meta(command: str) -> dict[str, Any]:
     """Who measured where; no ceilings, which `sluice bench` knows how to measure."""
-    def ask(*words: str) -> str | None:
-        if shutil.which(words[0]) is None:
-            return None
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    status = ask("git", "status", "--porcelain", "--untracked-files=no")
     clocks = ask("nvidia-smi", "--query-gpu=clocks.sm,clocks.mem", "--format=csv,noheader")
     return {
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU",
+        "device": torch.cuda.get_device_name(),
         "driver": ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         "cuda": torch.version.cuda,
         "compiler": f"torch {torch.__version__}",
-        "commit": os.environ.get("SLUICE_COMMIT") or ask("git", "rev-parse", "HEAD") or "unknown",
-        "dirty": bool(status),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        **commit_and_date(),
         "command": command,
         "read_tbps": None, "copy_tbps": None, "gemm_tflops": None, "fma_gflops": None,
         "clocks": clocks or "unknown",
@@ -75,13 +85,10 @@ def percentiles(samples: list[float]) -> dict[str, float]:
 
 
 def row(op: str, direction: str, m: int, d: int, h: int, ours: list[float], theirs: list[float],
-        baseline: str, device: str = "cuda", **more: Any) -> dict[str, Any]:  # fmt: skip
+        baseline: str, **more: Any) -> dict[str, Any]:  # fmt: skip
     """A row of the results file; `more` overrides."""
     passes = {"fwd": 1, "full": 3}[direction]  # dx and dW cost a forward pass each
-    planned = sluice.plan(
-        m, d, h, op="gate_up" if op == "gate_up" else "mlp",
-        device="cuda:0" if device == "cuda" else device, weights_static=False,
-    )  # fmt: skip
+    planned = sluice.plan(m, d, h, device="cuda:0", weights_static=False)
     times = percentiles(ours)
     base = statistics.median(theirs)
     flops, moved = passes * planned.flops, passes * planned.bytes_moved

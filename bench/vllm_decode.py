@@ -7,7 +7,9 @@ Two processes on one GPU, each a whole vLLM with CUDA graphs and torch.compile (
 take turns, so that a slow minute hits both. The model has Llama-3.1-8B's configuration and normal * 0.02
 as weights, the same in both: vLLM's own dummy weights are tiny and equal in every layer. A step's time is
 that of generating the output less that of one token, over the steps between. Ids are compared as far as
-they agree; where they part, the gap of stock's two best log-probabilities says how near a tie it was.
+they agree; where they part, the gap of stock's two best log-probabilities says how near a tie it was. Up
+to there both had the same inputs, and their log-probabilities are compared; how far stock's own move when
+the same prompt is served alone and not in a batch is the measure of that.
 
 Needs vLLM 0.23 and this package installed, its entry point included (python -m sluice doctor)."""
 
@@ -36,9 +38,11 @@ ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the weights are at hand
 }  # fmt: skip
-BATCHES = (1, 16, 64, 4, 32, 8, 2)  # measured in this order: what is cut off matters least
+BATCHES = (1, 8, 32, 64, 16, 4, 2)  # measured in this order: what is cut off matters least
+FIRST = 3  # of them, before the prompts
 PROMPT = 32
-CHECKED = (4, 48)  # sequences and tokens whose ids and log-probabilities are compared
+CHECKED = 48  # tokens whose ids and log-probabilities are compared
+CANDIDATES = 20  # log-probabilities of a step: as many as vLLM gives
 KV_BYTES = 12 << 30  # said, not profiled: two processes that start together would see each other
 
 
@@ -96,19 +100,32 @@ class Engine:
     def seconds(self, batch: int, tokens: int, prompt: int) -> float:
         return self.generate(batch, tokens, prompt)[0]
 
-    def check(self) -> list[list[tuple[int, float]]]:
-        """Of each sequence and step the token and how far the second best is behind it."""
-        batch, tokens = CHECKED
-        _, outputs = self.generate(batch, tokens, PROMPT, logprobs=2)
-        steps = []
-        for output in outputs:
-            best = output.outputs[0]
-            gaps = []
-            for token, candidates in zip(best.token_ids, best.logprobs):
-                first, second, *_ = sorted((c.logprob for c in candidates.values()), reverse=True)
-                gaps.append((token, first - second))
-            steps.append(gaps)
-        return steps
+    def check(self, batch: int) -> list[list[tuple[int, dict[str, float]]]]:
+        """Of each sequence and step the token, and the log-probabilities of the best candidates."""
+        _, outputs = self.generate(batch, CHECKED, PROMPT, logprobs=CANDIDATES)
+        return [
+            [
+                (token, {str(i): c.logprob for i, c in candidates.items()})
+                for token, candidates in zip(one.outputs[0].token_ids, one.outputs[0].logprobs)
+            ]
+            for one in outputs
+        ]
+
+    def kernels(self, batch: int) -> list[tuple[str, int, float]]:
+        """Of a generation's kernels the name, how often it ran a step and its median, us; the longest
+        first."""
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        steps = 24
+        with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+            self.generate(batch, steps, PROMPT)
+        times: dict[str, list[float]] = {}
+        for event in recorded.events():
+            if event.device_type == torch.autograd.DeviceType.CUDA:
+                times.setdefault(event.name, []).append(event.time_range.elapsed_us())
+        found = [(n, round(len(t) / steps), statistics.median(t)) for n, t in times.items()]
+        return sorted(found, key=lambda k: -k[1] * k[2])
 
     def facts(self) -> dict[str, Any]:
         """Who serves the MLPs, and what memory it took."""
@@ -210,15 +227,20 @@ def prefill_row(workers: list[Worker], prompt: int, runs: int) -> dict[str, Any]
     return row("prefill", prompt, times, batch=1, ttft_ms=statistics.mean(seconds[1]) * 1e3)
 
 
-def compare_ids(stock: list[Any], ours: list[Any]) -> None:
-    """Says how far the generated ids agree."""
+def compare(title: str, stock: list[Any], ours: list[Any]) -> None:
+    """Says how far the generated ids agree, and the log-probabilities as long as they do."""
     for index, (a, b) in enumerate(zip(stock, ours)):
-        parted = next((s for s, (x, y) in enumerate(zip(a, b)) if x[0] != y[0]), None)
-        if parted is None:
-            print(f"ids {index}: the same for {len(a)} tokens")
-        else:
-            print(f"ids {index}: the same for {parted} tokens, then stock's two best are "
-                  f"{a[parted][1]:.4f} apart")  # fmt: skip
+        parted = next((s for s, (x, y) in enumerate(zip(a, b)) if x[0] != y[0]), len(a))
+        moved = [
+            abs(x[1][token] - y[1][token])
+            for x, y in zip(a[: parted + 1], b[: parted + 1])
+            for token in x[1].keys() & y[1].keys()
+        ]
+        text = f"{title} {index}: the same {parted} of {len(a)} tokens"
+        if parted < len(a):
+            first, second, *_ = sorted(a[parted][1].values(), reverse=True)
+            text += f", then stock's two best are {first - second:.4f} apart"
+        print(f"{text}; log-probabilities moved by {statistics.fmean(moved):.4f}, at most {max(moved):.4f}")
 
 
 def main() -> int:
@@ -228,6 +250,7 @@ def main() -> int:
     parser.add_argument("--output", type=int, default=1024, help="tokens to generate")
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--prompts", type=int, nargs="*", default=[2048, 8192], help="for first tokens")
+    parser.add_argument("--kernels", action="store_true", help="what a step of batch 1 runs")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further row after these")
     arguments = parser.parse_args()
     begin = time.perf_counter()
@@ -241,10 +264,14 @@ def main() -> int:
         for worker in workers:
             worker.answer()
         print(f"ready after {time.perf_counter() - begin:.0f} s", flush=True)
-        compare_ids(*(worker.ask("check") for worker in workers))
-        print(workers[1].ask("facts"), flush=True)
-        steps: list[Any] = [(decode_row, batch, arguments.output) for batch in BATCHES]
-        steps += [(prefill_row, prompt) for prompt in arguments.prompts]
+        facts = [worker.ask("facts") for worker in workers]
+        print(facts[1].get("calls"), *facts[1].get("choices", ()), sep="\n", flush=True)
+        stock, ours = (worker.ask("check", 4) for worker in workers)
+        compare("ids", stock, ours)
+        compare("stock's own, alone and in a batch", workers[0].ask("check", 1), stock)
+        decode: list[Any] = [(decode_row, batch, arguments.output) for batch in BATCHES]
+        prefill = [(prefill_row, prompt) for prompt in arguments.prompts]
+        steps = decode[:FIRST] + prefill + decode[FIRST:]
         for measure, *rest in steps:
             if time.perf_counter() - begin > arguments.seconds:
                 print("out of time", flush=True)
@@ -254,7 +281,11 @@ def main() -> int:
             print(f"{r['pass']:<8} {r['m']:>5}  {r['us']:9.1f} us  vLLM {r['baseline_us']:9.1f}  "
                   f"{r['ratio']:.3f}x  sd {r['sd']:.1f}", flush=True)  # fmt: skip
         facts = [worker.ask("facts") for worker in workers]
-        print(f"peak GiB {[round(f['peak_bytes'] / 2**30, 2) for f in facts]}, {facts[1].get('calls')}")
+        print(f"peak GiB {[round(f['peak_bytes'] / 2**30, 2) for f in facts]}", flush=True)
+        for worker in workers if arguments.kernels else ():
+            print("kernels of a step:")
+            for name, count, us in worker.ask("kernels", 1)[:14]:
+                print(f"  {count:>4} x {us:7.2f} us  {name[:100]}", flush=True)
     finally:
         for worker in workers:
             worker.process.kill()

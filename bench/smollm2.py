@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SmolLM2-135M-Instruct in bf16 on two CPU threads, as transformers runs it and with sluice.patch: a
+token of a generation, what the MLPs take of it, a prompt of 512 tokens.
+
+    python bench/smollm2.py bench/results/cpu/smollm2_torch.json
+
+One process, the two in turns, patched and undone; after a round of each that does not count. The whole
+runs again with GOMP_SPINCOUNT=2000, which ends the spinning of Torch's threads between its operators
+(docs/python.md): rows of that run say so in ``config``. Needs python/requirements-torch.txt and
+python/requirements-model.txt."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+THREADS = 2
+PROMPT, NEW_TOKENS = 32, 64
+LONG_PROMPT = 512
+D, H, LAYERS = 576, 1536, 30
+MODEL = "SmolLM2-135M-Instruct"
+SPIN = ("", "GOMP_SPINCOUNT=2000")  # what a run has in its environment
+
+
+@contextmanager
+def timed(modules: list[Any]) -> Iterator[list[float]]:
+    """A list of one number: the seconds spent in the modules' forwards meanwhile."""
+    spent = [0.0]
+    forwards = [(module, module.forward, "forward" in module.__dict__) for module in modules]
+
+    def timing(forward: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            begin = time.perf_counter()
+            result = forward(*arguments, **options)
+            spent[0] += time.perf_counter() - begin
+            return result
+        return call
+
+    for module, forward, _ in forwards:
+        module.forward = timing(forward)
+    try:
+        yield spent
+    finally:
+        for module, forward, own in forwards:
+            if own:
+                module.forward = forward
+            else:
+                del module.forward
+
+
+def measure(rounds: int) -> dict[str, list[list[float]]]:
+    """Microseconds of [Sluice's, eager's] rounds: of a token, of the MLPs in it, of a long prompt."""
+    import torch
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+    from chat import load
+
+    import sluice
+
+    torch.set_num_threads(THREADS)
+    tokenizer, model = load(torch.bfloat16)
+    text = Path("/usr/share/common-licenses/GPL-3").read_text(encoding="utf-8")
+    ids = tokenizer(text, return_tensors="pt").input_ids
+    mlps = [layer.mlp for layer in model.model.layers]
+    assert len(mlps) == LAYERS
+
+    def generation() -> tuple[float, float]:
+        prompt = ids[:, :PROMPT]
+        options = {"do_sample": False, "attention_mask": torch.ones_like(prompt), "pad_token_id": 0}
+        with timed(mlps) as first:
+            begin = time.perf_counter()
+            model.generate(prompt, max_new_tokens=1, **options)
+            one = time.perf_counter() - begin
+        with timed(mlps) as all_:
+            begin = time.perf_counter()
+            model.generate(prompt, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, **options)
+            whole = time.perf_counter() - begin
+        steps = NEW_TOKENS - 1
+        return (whole - one) / steps * 1e6, (all_[0] - first[0]) / steps * 1e6
+
+    def prefill() -> float:
+        begin = time.perf_counter()
+        model(ids[:, :LONG_PROMPT], logits_to_keep=1)
+        return (time.perf_counter() - begin) * 1e6
+
+    samples: dict[str, list[list[float]]] = {name: [[], []] for name in ("token", "mlps", "prompt")}
+    with torch.inference_mode():
+        for turn in range(rounds + 1):
+            for who in (0, 1) if turn % 2 else (1, 0):
+                patched = sluice.patch(model, weights_static=True) if who == 0 else None
+                token, in_mlps = generation()
+                prompt = prefill()
+                if patched is not None:
+                    assert len(patched.patched) == LAYERS, patched
+                    patched.undo()
+                if turn > 0:
+                    for name, value in zip(samples, (token, in_mlps, prompt)):
+                        samples[name][who].append(value)
+    return samples
+
+
+def rows(samples: dict[str, list[list[float]]], spin: str) -> list[dict[str, Any]]:
+    """Rows of the results file."""
+    import sluice
+
+    made = []
+    for name, (ours, theirs) in samples.items():
+        m = LONG_PROMPT if name == "prompt" else 1
+        planned = sluice.plan(m, D, H)
+        ordered, base = sorted(ours), statistics.median(theirs)
+        us = statistics.median(ordered)
+        made.append({
+            "op": "mlp" if name == "mlps" else "e2e", "pass": "prefill" if name == "prompt" else "decode",
+            "model": MODEL, "m": m, "d": D, "h": H, "dtype": "bf16", "gate": "silu",
+            "layout": "separate", "variant": planned.variant, "us": us,
+            "us_p10": ordered[len(ordered) // 10], "us_p90": ordered[len(ordered) * 9 // 10],
+            "tflops": LAYERS * planned.flops / us * 1e-6,
+            "gbps": LAYERS * planned.bytes_moved / us * 1e-3, "roof_fraction": None,
+            "baseline": "torch_eager", "baseline_us": base, "ratio": base / us, "extra_bytes": None,
+            "peak_bytes": None, "rel_err": None, "config": spin or planned.config,
+            "threads": THREADS, "tp": 1,
+        })  # fmt: skip
+    return made
+
+
+def meta(command: str) -> dict[str, Any]:
+    """Who measured where; no ceilings, which `sluice bench` knows how to measure."""
+    import torch
+    from torch_gpu import commit_and_date
+
+    cpu = next(
+        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+         if line.startswith("model name")), platform.machine(),
+    )  # fmt: skip
+    return {
+        "device": cpu, "driver": None, "cuda": None, "compiler": f"torch {torch.__version__}",
+        **commit_and_date(), "command": command, "read_tbps": None, "copy_tbps": None,
+        "gemm_tflops": None, "fma_gflops": None, "clocks": "unknown",
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("json", type=Path, nargs="?")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        print(json.dumps(measure(arguments.rounds)))
+        return 0
+    if arguments.json is None:
+        parser.error("a file for the results is wanted")
+    made: list[dict[str, Any]] = []
+    for spin in SPIN:
+        environment = {**os.environ, **dict(s.split("=") for s in [spin] if s)}
+        command = [sys.executable, __file__, "--worker", "--rounds", str(arguments.rounds)]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+        made += rows(json.loads(done.stdout.splitlines()[-1]), spin)
+    for r in made:
+        print(f"{r['op']:<4} {r['pass']:<8} M={r['m']:<4} {r['us']:10.0f} us  eager "
+              f"{r['baseline_us']:10.0f}  {r['ratio']:.3f}x  {r['config']}")  # fmt: skip
+    data = {"meta": meta(f"python bench/smollm2.py --rounds {arguments.rounds}"), "rows": made}
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
