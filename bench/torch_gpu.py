@@ -64,7 +64,7 @@ def meta(command: str) -> dict[str, Any]:
     """Who measured where; no ceilings, which `sluice bench` knows how to measure."""
     clocks = ask("nvidia-smi", "--query-gpu=clocks.sm,clocks.mem", "--format=csv,noheader")
     return {
-        "device": torch.cuda.get_device_name(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU",
         "driver": ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         "cuda": torch.version.cuda,
         "compiler": f"torch {torch.__version__}",
@@ -85,10 +85,13 @@ def percentiles(samples: list[float]) -> dict[str, float]:
 
 
 def row(op: str, direction: str, m: int, d: int, h: int, ours: list[float], theirs: list[float],
-        baseline: str, **more: Any) -> dict[str, Any]:  # fmt: skip
+        baseline: str, device: str = "cuda", **more: Any) -> dict[str, Any]:  # fmt: skip
     """A row of the results file; `more` overrides."""
     passes = {"fwd": 1, "full": 3}[direction]  # dx and dW cost a forward pass each
-    planned = sluice.plan(m, d, h, device="cuda:0", weights_static=False)
+    planned = sluice.plan(
+        m, d, h, op="gate_up" if op == "gate_up" else "mlp",
+        device="cuda:0" if device == "cuda" else device, weights_static=False,
+    )  # fmt: skip
     times = percentiles(ours)
     base = statistics.median(theirs)
     flops, moved = passes * planned.flops, passes * planned.bytes_moved

@@ -30,6 +30,7 @@ std::string tera(const std::optional<double>& value, const char* unit) {
 void print_ceilings(const harness::Ceilings& c) {
   std::string line = "read " + tera(c.read_tbps, "TB/s") + ", copy " + tera(c.copy_tbps, "TB/s");
   if (c.gemm_tflops) line += ", GEMM " + tera(c.gemm_tflops, "TFLOP/s");
+  if (c.mma_sync_tflops) line += ", mma.sync " + tera(c.mma_sync_tflops, "TFLOP/s");
   if (c.fma_gflops) line += ", FMA " + tera(c.fma_gflops, "GFLOP/s");
   if (c.bf16_gflops) line += ", bf16 dots " + tera(c.bf16_gflops, "GFLOP/s");
   fmt::print("ceilings: {}{}{}\n", line, c.clocks.empty() ? "" : "; ", c.clocks);

@@ -15,12 +15,13 @@ class Rig;
 
 /// Nothing where a ceiling does not exist on the device or was not measured.
 struct Ceilings {
-  std::optional<double> read_tbps;    ///< TB/s, reads alone, all threads or SMs
-  std::optional<double> copy_tbps;    ///< TB/s, bytes read plus bytes written
-  std::optional<double> gemm_tflops;  ///< TFLOP/s of the vendor's bf16 GEMM; GPU
-  std::optional<double> fma_gflops;   ///< GFLOP/s of fp32 FMA in registers, all threads; CPU
-  std::optional<double> bf16_gflops;  ///< the same of bf16 dot products; a CPU that has them
-  std::string clocks;                 ///< as the device reports them after the measurement
+  std::optional<double> read_tbps;        ///< TB/s, reads alone, all threads or SMs
+  std::optional<double> copy_tbps;        ///< TB/s, bytes read plus bytes written
+  std::optional<double> gemm_tflops;      ///< TFLOP/s of the vendor's bf16 GEMM; GPU
+  std::optional<double> mma_sync_tflops;  ///< TFLOP/s of bf16 mma.sync in registers; GPU
+  std::optional<double> fma_gflops;       ///< GFLOP/s of fp32 FMA in registers, all threads; CPU
+  std::optional<double> bf16_gflops;      ///< the same of bf16 dot products; a CPU that has them
+  std::string clocks;                     ///< as the device reports them after the measurement
 };
 
 struct CeilingOptions {

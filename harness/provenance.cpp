@@ -99,24 +99,20 @@ std::string command_line(int argc, const char* const* argv, const std::string& r
 
 Meta make_meta(const Device& device, const Ceilings& ceilings, int argc, const char* const* argv) {
   const BuildInfo build = build_info();
-  const std::string root = repository_root();
   Meta meta;
   meta.device = device.name;
   meta.driver = cuda_version(device.driver_version);
   meta.cuda = cuda_version(device.runtime_version);
   meta.compiler = build.compiler;
+  // Of the build: the program may lie in a working tree that is at another commit.
   meta.commit = build_commit();
   meta.dirty = build_dirty();
-  if (!root.empty()) {
-    if (const GitAnswer head = git(root, "rev-parse HEAD"); head.ok) meta.commit = head.text;
-    const GitAnswer status = git(root, "status --porcelain --untracked-files=no");
-    meta.dirty = status.ok && !status.text.empty();
-  }
   meta.date = utc_now();
-  meta.command = command_line(argc, argv, root);
+  meta.command = command_line(argc, argv, repository_root());
   meta.read_tbps = ceilings.read_tbps;
   meta.copy_tbps = ceilings.copy_tbps;
   meta.gemm_tflops = ceilings.gemm_tflops;
+  meta.mma_sync_tflops = ceilings.mma_sync_tflops;
   meta.fma_gflops = ceilings.fma_gflops;
   meta.bf16_gflops = ceilings.bf16_gflops;
   meta.clocks = ceilings.clocks;

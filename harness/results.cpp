@@ -49,6 +49,7 @@ ordered_json to_json(const Meta& meta) {
           {"read_tbps", or_null(meta.read_tbps)},
           {"copy_tbps", or_null(meta.copy_tbps)},
           {"gemm_tflops", or_null(meta.gemm_tflops)},
+          {"mma_sync_tflops", or_null(meta.mma_sync_tflops)},
           {"fma_gflops", or_null(meta.fma_gflops)},
           {"bf16_gflops", or_null(meta.bf16_gflops)},
           {"clocks", meta.clocks}};

@@ -28,6 +28,7 @@ struct Meta {
   std::optional<double> read_tbps;
   std::optional<double> copy_tbps;
   std::optional<double> gemm_tflops;
+  std::optional<double> mma_sync_tflops;
   std::optional<double> fma_gflops;
   std::optional<double> bf16_gflops;
   std::string clocks;

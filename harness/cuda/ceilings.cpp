@@ -9,6 +9,7 @@
 
 #include "harness/cuda/check.hpp"
 #include "harness/cuda/cublaslt.hpp"
+#include "harness/cuda/mma_peak.hpp"
 #include "harness/cuda/read_bandwidth.hpp"
 #include "harness/rig.hpp"
 #include "harness/timer.hpp"
@@ -129,6 +130,20 @@ Status measure_gemm(Rig& rig, Stopwatch& stopwatch, bool quick, Ceilings& out) {
   return {};
 }
 
+Status measure_mma(Rig& rig, Stopwatch& stopwatch, bool quick, Ceilings& out) {
+  if (rig.device().compute_capability < 80) return {};
+  constexpr int kRounds = 10000;  // some 3 ms: as long as a large GEMM, so that clocks settle alike
+  auto sink = RigBuffer::make(rig, 4);
+  if (!sink) return sink.error();
+  const auto us = shortest_us(
+      stopwatch,
+      [&](Stream stream) { return enqueue_mma(rig.device(), kRounds, sink->data(), stream); },
+      quick ? 5 : 11);
+  if (!us) return us.error();
+  out.mma_sync_tflops = mma_flops(rig.device(), kRounds) / *us * 1e-6;
+  return {};
+}
+
 }  // namespace
 
 Expected<Ceilings> measure_cuda_ceilings(Rig& rig, const CeilingOptions& options) {
@@ -138,6 +153,7 @@ Expected<Ceilings> measure_cuda_ceilings(Rig& rig, const CeilingOptions& options
   Ceilings out;
   SLUICE_TRY(measure_memory(rig, **stopwatch, options.quick, out));
   SLUICE_TRY(measure_gemm(rig, **stopwatch, options.quick, out));
+  SLUICE_TRY(measure_mma(rig, **stopwatch, options.quick, out));
   if (out.clocks.empty()) out.clocks = current_clocks(rig.device().ordinal);
   return out;
 }

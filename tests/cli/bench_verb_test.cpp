@@ -45,6 +45,7 @@ constexpr Field kMetaFields[] = {
     {"read_tbps", Kind::kNumberOrNull},
     {"copy_tbps", Kind::kNumberOrNull},
     {"gemm_tflops", Kind::kNumberOrNull},
+    {"mma_sync_tflops", Kind::kNumberOrNull},
     {"fma_gflops", Kind::kNumberOrNull},
     {"bf16_gflops", Kind::kNumberOrNull},
     {"clocks", Kind::kText},

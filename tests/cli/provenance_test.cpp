@@ -65,6 +65,7 @@ TEST(Provenance, MetaHoldsTheRun) {
   EXPECT_EQ(meta.command, "sluice bench");
   EXPECT_THAT(meta.date, MatchesRegex("20[0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9:]*Z"));
   EXPECT_THAT(meta.commit, MatchesRegex("unknown|[0-9a-f]*"));
+  EXPECT_EQ(meta.commit, build_commit());
   EXPECT_FALSE(make_meta(Device{}, ceilings, 2, words.data()).driver);
 }
 

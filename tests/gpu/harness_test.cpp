@@ -174,6 +174,11 @@ TEST(GpuHarness, CeilingsArePlausible) {
   EXPECT_GT(*ceilings->copy_tbps, 0);
   // Reads alone are no slower than reads and writes together, but for noise.
   EXPECT_GT(2 * *ceilings->read_tbps, *ceilings->copy_tbps);
+  ASSERT_EQ(ceilings->mma_sync_tflops.has_value(), gpu::rig().device().compute_capability >= 80);
+  // Tensor cores: the others reach half a TFLOP/s an SM at most.
+  if (ceilings->mma_sync_tflops) {
+    EXPECT_GT(*ceilings->mma_sync_tflops, 0.5 * gpu::rig().device().sm_count);
+  }
 }
 
 TEST(GpuHarness, FlushesCaches) { EXPECT_OK(gpu::rig().flush_caches()); }

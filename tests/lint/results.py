@@ -30,6 +30,7 @@ META: dict[str, tuple[str, bool]] = {  # name: (kind, may be null)
 }
 OPTIONAL_META: dict[str, tuple[str, bool]] = {  # files of before it was measured lack it
     "bf16_gflops": (NUMBER, True),
+    "mma_sync_tflops": (NUMBER, True),
 }
 ROW: dict[str, tuple[str, bool]] = {
     "op": (TEXT, False),
@@ -62,6 +63,12 @@ OPTIONAL_ROW: dict[str, tuple[str, bool]] = {
     "baseline_extra_bytes": (COUNT, True),
     "baseline_config": (TEXT, True),
     "baseline_rel_err": (NUMBER, True),
+    "draws": (COUNT, False),
+    "max_diff": (NUMBER, False),
+    "mean_diff": (NUMBER, False),
+    "rel_diff": (NUMBER, False),
+    "rel_diff_sd": (NUMBER, False),
+    "study_rel_diff": (NUMBER, True),
     "policy": (TEXT, False),
     "batch": (COUNT, True),
     "tokens_per_s": (NUMBER, True),

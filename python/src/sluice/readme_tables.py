@@ -80,6 +80,15 @@ _FIELDS = {
     "baseline_us": _number_field("baseline us", "baseline_us", formats.significant),
     "ratio": _Field("speed-up", lambda row: formats.ratio(speedup(row))),
     "rel_err": _number_field("error", "rel_err", formats.significant, max),
+    "baseline_rel_err": _number_field(
+        "baseline's error", "baseline_rel_err", formats.significant, max
+    ),
+    "draws": _number_field("draws", "draws", formats.count, min),
+    "max_diff": _number_field("max diff", "max_diff", formats.significant, max),
+    "mean_diff": _number_field("mean diff", "mean_diff", formats.significant, max),
+    "rel_diff": _number_field("relative diff", "rel_diff", formats.significant, max),
+    "rel_diff_sd": _number_field("its sd", "rel_diff_sd", formats.significant, max),
+    "study_rel_diff": _number_field("the study's", "study_rel_diff", formats.significant, max),
     "extra_bytes": _number_field("extra bytes", "extra_bytes", formats.binary_bytes, max),
     "baseline_extra_bytes": _number_field(
         "baseline extra bytes", "baseline_extra_bytes", formats.binary_bytes, max

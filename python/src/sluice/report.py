@@ -330,7 +330,8 @@ class _Page:
             "device": "Device", "driver": "Driver", "cuda": "CUDA", "compiler": "Compiler",
             "commit": "Commit", "date": "Date", "command": "Command", "clocks": "Clocks",
             "read_tbps": "Read ceiling, TB/s", "copy_tbps": "Copy ceiling, TB/s",
-            "gemm_tflops": "GEMM ceiling, TFLOP/s", "fma_gflops": "FMA ceiling, GFLOP/s",
+            "gemm_tflops": "GEMM ceiling, TFLOP/s",
+            "mma_sync_tflops": "mma.sync ceiling, TFLOP/s", "fma_gflops": "FMA ceiling, GFLOP/s",
             "bf16_gflops": "bf16 dot product ceiling, GFLOP/s",
         }  # fmt: skip
         out = []

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gate_up`` beside PyTorch eager: how far the results differ, how far both are from fp64, and how much
+memory each takes.
+
+    python bench/numerics.py numerics bench/results/h200/numerics.json
+    python bench/numerics.py memory   bench/results/h200/memory.json
+
+numerics: square problems, M = D = H, everything Kaiming-uniform in bf16 as ``nn.Linear`` starts, the table of
+the Fused SwiGLU study (github.com/bit-ml/Fused-SwiGLU). A draw gives three numbers of d = h - h_eager over
+all elements: max |d|, mean |d| and mean |d| / mean |h_eager|; the file holds their means over the draws and the
+last one's standard deviation. ``rel_err`` and ``baseline_rel_err`` are of h and h_eager against fp64,
+sum |got - exact| / sum |exact| over sampled rows of every draw.
+
+memory: bytes beyond x and the weights at Torch's peak, h included, for the Llamas of 8, 70 and 405 billion
+parameters at 1k to 64k tokens.
+
+The file is written anew after every line, so that an interrupted run keeps what it has. Runs without a GPU,
+where memory is not counted, to be tried on small sizes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_gpu import meta, row
+
+from sluice import ops
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# mean |d| / mean |ref| of the study's kernel, on an A100.
+STUDY = {
+    1024: 3.71e-3, 2048: 3.74e-3, 4096: 3.80e-3, 8192: 3.86e-3, 16384: 3.81e-3, 32768: 4.34e-3,
+    65536: 4.22e-3,
+}  # fmt: skip
+MANY_DRAWS_UP_TO = 8192
+SAMPLED_ROWS = 16
+CHUNK = 1 << 27  # elements of a comparison or of a weight in fp64 at once
+LLAMAS = {
+    "llama-3.1-8b": (4096, 14336), "llama-3.1-70b": (8192, 28672), "llama-3.1-405b": (16384, 53248),
+}  # fmt: skip
+MEMORY_SAMPLES = 3
+
+
+def eager(x: Tensor, w_gate: Tensor, w_up: Tensor) -> Tensor:
+    return functional.silu(functional.linear(x, w_gate)) * functional.linear(x, w_up)
+
+
+def timed(function: Callable[[], Tensor]) -> tuple[Tensor, float]:
+    """The result, and microseconds of one call."""
+    if DEVICE == "cpu":
+        begin = time.perf_counter()
+        return function(), (time.perf_counter() - begin) * 1e6
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    result = function()
+    end.record()
+    end.synchronize()
+    return result, start.elapsed_time(end) * 1e3
+
+
+def kaiming(rows: int, cols: int) -> Tensor:
+    matrix = torch.empty(rows, cols, dtype=torch.bfloat16, device=DEVICE)
+    return nn.init.kaiming_uniform_(matrix, a=math.sqrt(5))  # nn.Linear's own
+
+
+def difference(h: Tensor, reference: Tensor) -> tuple[float, float, float]:
+    """max |d|, mean |d|, mean |d| / mean |reference|."""
+    largest, total, magnitude = 0.0, 0.0, 0.0
+    rows = max(1, CHUNK // h.shape[1])
+    for ours, theirs in zip(h.split(rows), reference.split(rows)):
+        d = (ours.float() - theirs.float()).abs_()
+        largest = max(largest, d.max().item())
+        total += d.sum(dtype=torch.float64).item()
+        magnitude += theirs.float().abs_().sum(dtype=torch.float64).item()
+    return largest, total / h.numel(), total / magnitude
+
+
+def exact(x: Tensor, w_gate: Tensor, w_up: Tensor) -> Tensor:
+    """h in fp64."""
+    rows, x = max(1, CHUNK // x.shape[1]), x.double()
+    parts = [
+        functional.silu(x @ gate.double().T) * (x @ up.double().T)
+        for gate, up in zip(w_gate.split(rows), w_up.split(rows))
+    ]
+    return torch.cat(parts, dim=1)
+
+
+def relative_error(got: Tensor, want: Tensor) -> float:
+    return ((got.double() - want).abs().sum() / want.abs().sum()).item()
+
+
+def square(n: int, draws: int) -> dict[str, Any]:
+    """One line of the table: M = D = H = n."""
+    times, differences, errors = [], [], []
+    sampled = torch.arange(min(SAMPLED_ROWS, n), device=DEVICE) * (n // min(SAMPLED_ROWS, n))
+    for draw in range(draws):
+        torch.manual_seed(draw)
+        operands = (kaiming(n, n), kaiming(n, n), kaiming(n, n))
+        h, us = timed(lambda: ops.gate_up(*operands))
+        reference, eager_us = timed(lambda: eager(*operands))
+        times.append((us, eager_us))
+        differences.append(difference(h, reference))
+        want = exact(operands[0][sampled], *operands[1:])
+        errors.append(tuple(relative_error(y[sampled], want) for y in (h, reference)))
+        del h, reference, want, operands
+    warm = times[1:] or times  # the first call plans and loads
+    largest, mean, relative = zip(*differences)
+    ours, theirs = zip(*errors)
+    return row(
+        "gate_up", "fwd", n, n, n, *map(list, zip(*warm)), "torch_eager", device=DEVICE,
+        rel_err=statistics.mean(ours), baseline_rel_err=statistics.mean(theirs), draws=draws,
+        max_diff=statistics.mean(largest), mean_diff=statistics.mean(mean),
+        rel_diff=statistics.mean(relative), rel_diff_sd=statistics.pstdev(relative),
+        study_rel_diff=STUDY.get(n),
+    )  # fmt: skip
+
+
+def numerics(sizes: list[int], draws: int, few_draws: int) -> Iterator[dict[str, Any]]:
+    for n in sizes:
+        line = square(n, draws if n <= MANY_DRAWS_UP_TO else few_draws)
+        study = line["study_rel_diff"]
+        print(
+            f"{n:6} draws {line['draws']:3}  max {line['max_diff']:.3g} mean {line['mean_diff']:.3g} "
+            f"relative {line['rel_diff']:.3e} +- {line['rel_diff_sd']:.1e} "
+            f"({line['rel_diff'] / study if study else math.nan:.3f} of the study's)  "
+            f"to fp64 {line['rel_err']:.4e}, eager {line['baseline_rel_err']:.4e}  "
+            f"{line['us']:.0f} us, eager {line['baseline_us']:.0f}  {line['config']}",
+            flush=True,
+        )
+        yield line
+
+
+def peak(function: Callable[[], Tensor]) -> int:
+    """Bytes that a call has allocated at once, its result included."""
+    if DEVICE == "cpu":
+        return 0
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    function()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def memory(models: list[str], tokens: list[int]) -> Iterator[dict[str, Any]]:
+    for model in models:
+        d, h = LLAMAS[model]
+        w_gate, w_up = (kaiming(h, d) for _ in range(2))
+        for m in tokens:
+            x = torch.randn(m, d, dtype=torch.bfloat16, device=DEVICE)
+            calls = [lambda: ops.gate_up(x, w_gate, w_up), lambda: eager(x, w_gate, w_up)]
+            calls[0]()  # makes the workspace that stays, if there is one
+            fused, unfused = map(peak, calls)
+            times: list[list[float]] = [[], []]
+            for _ in range(MEMORY_SAMPLES):
+                for call, samples in zip(calls, times):
+                    samples.append(timed(call)[1])
+            line = row(
+                "gate_up", "fwd", m, d, h, *times, "torch_eager", device=DEVICE, model=model,
+                extra_bytes=fused, baseline_extra_bytes=unfused,
+                peak_bytes=fused + (x.numel() + w_gate.numel() + w_up.numel()) * 2,
+            )  # fmt: skip
+            print(
+                f"{model:16} M {m:6}  fused {fused / 2**20:9.1f} MiB, eager {unfused / 2**20:9.1f}, "
+                f"h {m * h / 2**19:9.1f}  {line['us']:.0f} us, eager {line['baseline_us']:.0f}",
+                flush=True,
+            )
+            yield line
+            del x, calls
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("numerics", "memory"))
+    parser.add_argument("json", type=Path)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(STUDY))
+    parser.add_argument("--draws", type=int, default=100, help=f"up to {MANY_DRAWS_UP_TO}")
+    parser.add_argument("--few-draws", type=int, default=3, help="above")
+    parser.add_argument("--models", nargs="+", default=list(LLAMAS), choices=LLAMAS)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1024 << i for i in range(7)])
+    arguments = parser.parse_args()
+    if arguments.what == "numerics":
+        lines = numerics(arguments.sizes, arguments.draws, arguments.few_draws)
+    else:
+        lines = memory(arguments.models, arguments.tokens)
+    words = [word for word in sys.argv[1:] if word != str(arguments.json)]
+    command = " ".join(["python", "bench/numerics.py", *words])
+    rows, facts = [], None
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    with torch.no_grad():
+        for line in lines:
+            rows.append(line)
+            facts = facts or meta(command)  # clocks of a device at work
+            data = json.dumps({"meta": facts, "rows": rows}, indent=2)
+            arguments.json.write_text(data + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gate_up and gate_up_grad beside QuACK's GEMMs with the gate in their epilogue."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from rivals.case import Candidate, Case, Run, Setup, gate64, sampled
+from rivals.native import Operator
+
+# (tile_m, tile_n, pingpong) of QuACK that won somewhere on an H200.
+QUACK_TILES = [(128, 192, True), (128, 128, True), (128, 256, False)]
+
+
+def quack() -> Any:
+    """QuACK's GEMMs and their configurations, or None where it is not installed."""
+    try:
+        from quack import gemm_config, gemm_interface
+    except ImportError as error:
+        print("quack-kernels:", error, file=sys.stderr)
+        return None
+    configs = [
+        gemm_config.GemmConfig(
+            m, n, pingpong=pingpong, is_dynamic_persistent=False, cluster_m=2, cluster_n=1
+        )
+        for m, n, pingpong in QUACK_TILES
+    ]
+    return gemm_interface, configs
+
+
+def runs_here(run: Run, name: str) -> bool:
+    try:
+        run()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    except Exception as error:  # a rival's configuration that does not compile is not a rival
+        print(name, "left out:", repr(error)[:200], file=sys.stderr)
+        return False
+    return True
+
+
+def gate_up(case: Case) -> Setup:
+    """QuACK takes the weights as [gate; up] and with their rows in turn; the best of all counts."""
+    m, d, h = case.m, case.d, case.h
+    x = case.normal(m, d)
+    w_gate, w_up = (case.normal(h, d, scale=d**-0.5) for _ in range(2))
+    out, theirs = case.empty(m, h), case.empty(m, h)
+    own = Operator("gate_up", case)
+    candidates = [own.candidate([own.bind(x=x, w_gate=w_gate, w_up=w_up, h=out)], {"h": out})]
+    if found := quack():
+        gemms, configs = found
+        stacked = torch.cat([w_gate, w_up])
+        in_turn = torch.stack([w_gate, w_up], dim=1).reshape(2 * h, d)
+        for config in configs:
+            for weights, concat, layout in ((stacked, ("B",), "concat"), (in_turn, None, "interleaved1")):
+
+                def run(config: Any = config, weights: torch.Tensor = weights, concat: Any = concat) -> None:
+                    gemms.gemm_gated(
+                        x, weights.t(), activation="swiglu", postact_out=theirs, store_preact=False,
+                        config=config, concat_layout=concat,
+                    )  # fmt: skip
+
+                name = f"{config.tile_m}x{config.tile_n} {layout}"
+                if runs_here(run, "quack " + name):
+                    candidates.append(Candidate("quack", [run], lambda: {"h": theirs}, config=name))
+    x64 = sampled("x", x)
+    g64, u64 = x64 @ w_gate.double().t(), x64 @ w_up.double().t()
+    exact = {"h": gate64(case, g64, u64, g64)["h"]}
+    return Setup(4.0 * m * d * h, 2.0 * (m * d + 2 * h * d + m * h), candidates, exact)
+
+
+def gate_up_grad(case: Case) -> Setup:
+    """QuACK takes g and u, and gives dg and du, with their columns in turn."""
+    m, d, h = case.m, case.d, case.h
+    dy, w_down = case.normal(m, d), case.normal(d, h, scale=d**-0.5)
+    g, u, dg, du, hidden = (case.normal(m, h) for _ in range(5))
+    own = Operator("gate_up_grad", case)
+    candidates = [
+        own.candidate(
+            [own.bind(dy=dy, w_down=w_down, g=g, u=u, dg=dg, du=du, h=hidden)],
+            {"dg": dg, "du": du, "h": hidden},
+        )
+    ]
+    dh = case.empty(m, h)
+    candidates.append(Candidate("cublaslt_gemm", [lambda: torch.mm(dy, w_down, out=dh)], dict))
+    if found := quack():
+        gemms, configs = found
+        pre = torch.stack([g, u], dim=2).reshape(m, 2 * h)
+        d_pre, post = torch.empty_like(pre), torch.empty_like(hidden)
+        outputs = {"dg": d_pre[:, ::2], "du": d_pre[:, 1::2], "h": post}
+        for config in configs:
+
+            def run(config: Any = config) -> None:
+                gemms.gemm_dgated(
+                    dy, w_down, pre, activation="swiglu", dx_out=d_pre, postact_out=post,
+                    config=config, dynamic_scheduler=False,
+                )  # fmt: skip
+
+            name = f"{config.tile_m}x{config.tile_n}"
+            if runs_here(run, "quack " + name):
+                candidates.append(Candidate("quack", [run], lambda: outputs, config=name))
+    exact = gate64(case, sampled("g", g), sampled("u", u), sampled("dy", dy) @ w_down.double())
+    return Setup(2.0 * m * d * h, 2.0 * (m * d + d * h + 5 * m * h), candidates, exact)

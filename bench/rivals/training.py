@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forward and backward of the whole MLP beside Liger's, QuACK's and torch.compile's autograd functions."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+from rivals.case import SAMPLES, Candidate, Case, Setup, Tensors, gate64
+from rivals.elementwise import liger
+from rivals.native import Operator
+from rivals.products import quack, runs_here
+
+
+def own_candidate(case: Case, inputs: Tensors, dy: torch.Tensor) -> Candidate:
+    """`extra_bytes` is all that is allocated beyond x, dy and the weights: outputs, gradients, what
+    is saved, the workspace."""
+    weights = {n: t for n, t in inputs.items() if n != "x"}
+    grads = {"d" + n: torch.empty_like(t) for n, t in inputs.items()}
+    y = torch.empty_like(dy)
+    g, u = (None, None) if case.recompute else (case.empty(case.m, case.h), case.empty(case.m, case.h))
+    forward = Operator("mlp", case, save_g_u=not case.recompute)
+    backward = Operator("mlp_grad", case, recompute=case.recompute, weights_static=False)
+    steps = (
+        forward.bind(y=y, g=g, u=u, **inputs),
+        backward.bind(x=inputs["x"], dy=dy, g=g, u=u, **weights, **grads),
+    )
+    kept = [t for t in (y, g, u, *grads.values()) if t is not None]
+    size = sum(t.numel() * t.element_size() for t in kept)
+    size += max(forward.workspace_bytes, backward.workspace_bytes)
+    config = forward.config + " " + backward.config
+    outputs = {"y": y, **grads}
+    return Candidate(
+        "sluice", [lambda: [step() for step in steps]], lambda: outputs, backward.variant, config, size
+    )
+
+
+def autograd_candidate(
+    name: str, config: str, mlp: Callable[..., torch.Tensor], inputs: Tensors, dy: torch.Tensor
+) -> Candidate | None:
+    """`extra_bytes` is the allocator's peak beyond what was there before."""
+    leaves = {n: t.detach().clone().requires_grad_() for n, t in inputs.items()}
+    results: Tensors = {}
+
+    def run() -> None:
+        results.clear()
+        y = mlp(*leaves.values())
+        grads = torch.autograd.grad(y, list(leaves.values()), dy)
+        results.update({"y": y.detach(), **{"d" + n: t for n, t in zip(leaves, grads)}})
+
+    if not runs_here(run, name):
+        return None
+    peak = None
+    if dy.is_cuda:
+        results.clear()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - before
+
+    def outputs() -> Tensors:
+        if "dw_gate_up" not in results:
+            return results
+        return {**results, "dw_gate": results["dw_gate_up"][::2], "dw_up": results["dw_gate_up"][1::2]}
+
+    return Candidate(name, [run], outputs, config=config, extra_bytes=peak)
+
+
+def exact_of(case: Case, inputs: Tensors, dy: torch.Tensor) -> Tensors:
+    """Of some tokens y and dx; of some hidden units the weights' gradients, sums over all tokens."""
+    x, w_gate, w_up, w_down = (t.double() for t in inputs.values())
+    dy = dy.double()
+    tokens = gate64(
+        case, x[:SAMPLES] @ w_gate.t(), x[:SAMPLES] @ w_up.t(), dy[:SAMPLES] @ w_down
+    )
+    units = gate64(case, x @ w_gate[:SAMPLES].t(), x @ w_up[:SAMPLES].t(), dy @ w_down[:, :SAMPLES])
+    return {
+        "y": tokens["h"] @ w_down.t(),
+        "dx": tokens["dg"] @ w_gate + tokens["du"] @ w_up,
+        "dw_gate": units["dg"].t() @ x,
+        "dw_up": units["du"].t() @ x,
+        "dw_down": dy.t() @ units["h"],
+    }
+
+
+def mlp_train(case: Case) -> Setup:
+    m, d, h = case.m, case.d, case.h
+    dy = case.normal(m, d)
+    inputs = {
+        "x": case.normal(m, d),
+        "w_gate": case.normal(h, d, scale=d**-0.5),
+        "w_up": case.normal(h, d, scale=d**-0.5),
+        "w_down": case.normal(d, h, scale=h**-0.5),
+    }
+    linear = torch.nn.functional.linear
+    silu = torch.nn.functional.silu
+    rivals: list[Candidate | None] = []
+    if not case.recompute:
+        if swiglu := liger():
+            gate = swiglu.LigerSiLUMulFunction.apply
+            mlp = lambda x, a, b, c: linear(gate(linear(x, a), linear(x, b)), c)  # noqa: E731
+            rivals.append(autograd_candidate("liger", "", mlp, inputs, dy))
+        compiled = torch.compile(lambda x, a, b, c: linear(silu(linear(x, a)) * linear(x, b), c))
+        rivals.append(autograd_candidate("torch_compile", "", compiled, inputs, dy))
+    if quack():
+        from quack.mlp import mlp_func
+
+        merged = torch.stack([inputs["w_gate"], inputs["w_up"]], dim=1).reshape(2 * h, d)
+        mlp = lambda x, a, b: mlp_func(x, a, b, "swiglu", tuned=False, recompute=case.recompute)  # noqa: E731
+        theirs = {"x": inputs["x"], "w_gate_up": merged, "w_down": inputs["w_down"]}
+        rivals.append(autograd_candidate("quack", "untuned", mlp, theirs, dy))
+    candidates = [own_candidate(case, inputs, dy), *(r for r in rivals if r is not None)]
+    flops = (22.0 if case.recompute else 18.0) * m * d * h
+    return Setup(flops, 2.0 * (6 * d * h + 4 * m * d), candidates, exact_of(case, inputs, dy))
