@@ -39,9 +39,9 @@ struct Coverage {
 };
 
 template <int kElems>
-Coverage walk_row(const RowCut& cut, const Grid& grid, int chunks_a_thread, std::int64_t cols) {
+Coverage walk_row(const RowCut& cut, const Grid& grid, std::int64_t cols) {
   Coverage out{std::vector<int>(static_cast<std::size_t>(cols)), 0};
-  const int count = chunks_a_thread * grid.threads;
+  const int count = grid.threads;
   const std::int64_t chunks = cuda::elementwise::chunks_of<kElems>(cut, cols);
   for (std::int64_t cta = 0; cta < grid.x; ++cta) {
     for (std::int64_t first = cta * count; first < chunks; first += grid.x * count) {
@@ -76,8 +76,7 @@ void expect_each_element_once(std::int64_t cols) {
           SCOPED_TRACE(std::to_string(cols) + " columns, " + to_string(walk) + ", " +
                        std::to_string(behind) + " behind, difference " +
                        std::to_string(difference));
-          const Coverage found =
-              walk_row<kElems>(cut, grid, cuda::elementwise::chunks_a_thread(grad), cols);
+          const Coverage found = walk_row<kElems>(cut, grid, cols);
           EXPECT_EQ(std::count(found.touched.begin(), found.touched.end(), 1), cols);
           if (difference != 0) {
             EXPECT_EQ(found.whole, 0);
@@ -149,17 +148,17 @@ TEST(Elementwise, GoldenGrids) {
     return cuda::elementwise::grid_of(Walk::kRow,
                                       {.rows = 8192, .cols = cols, .elems = 8, .grad = grad});
   };
-  // 1792 chunks in 4 rounds of 448, two a thread; in 7 rounds of 256, one a thread.
-  EXPECT_EQ(row(14336, false).threads, 224);
+  // 1792 chunks in 7 rounds of 256.
+  EXPECT_EQ(row(14336, false).threads, 256);
   EXPECT_EQ(row(14336, true).threads, 256);
-  EXPECT_EQ(row(1536, false).threads, 96);
+  EXPECT_EQ(row(1536, false).threads, 192);
   EXPECT_EQ(row(8, false).threads, 32);
   EXPECT_EQ(row(14336, false).x, 1);
   EXPECT_EQ(row(14336, false).y, 8192);
   // Joined rows: 2048 elements a CTA forward, 1024 backward.
   const Extent joined{.rows = 1, .cols = std::int64_t{8192} * 14336, .elems = 8, .grad = false};
   EXPECT_EQ(cuda::elementwise::grid_of(Walk::kTiled, joined).x, 8192 * 7);
-  EXPECT_EQ(cuda::elementwise::grid_of(Walk::kTiled, joined).threads, 128);
+  EXPECT_EQ(cuda::elementwise::grid_of(Walk::kTiled, joined).threads, 256);
 }
 
 std::string chosen(const std::string& text, const Device& device) {

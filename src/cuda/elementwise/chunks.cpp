@@ -14,9 +14,9 @@ constexpr std::int64_t kWarp = 32;
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // As few rounds as kMaxThreads allow, and no more warps than fill them.
-int row_threads(std::int64_t chunks, std::int64_t a_thread) {
-  const std::int64_t rounds = ceil_div(chunks, kMaxThreads * a_thread);
-  const std::int64_t threads = ceil_div(chunks, rounds * a_thread);
+int row_threads(std::int64_t chunks) {
+  const std::int64_t rounds = ceil_div(chunks, kMaxThreads);
+  const std::int64_t threads = ceil_div(chunks, rounds);
   return static_cast<int>(ceil_div(threads, kWarp) * kWarp);
 }
 
@@ -25,16 +25,15 @@ int row_threads(std::int64_t chunks, std::int64_t a_thread) {
 Grid grid_of(Walk walk, const Extent& extent) noexcept {
   // A row that begins inside a chunk may need one more than this; the kernel's loops take it.
   const std::int64_t chunks = ceil_div(extent.cols, extent.elems);
-  const int a_thread = chunks_a_thread(extent.grad);
   Grid grid;
   grid.y = std::min(extent.rows, kMaxGridY);
   if (walk == Walk::kRow) {
-    grid.threads = row_threads(chunks, a_thread);
+    grid.threads = row_threads(chunks);
     grid.x = 1;
     return grid;
   }
-  grid.threads = kTileThreads;
-  grid.x = std::min(ceil_div(chunks, std::int64_t{kTileThreads} * a_thread), kMaxGridX);
+  grid.threads = tile_threads(extent.grad);
+  grid.x = std::min(ceil_div(chunks, grid.threads), kMaxGridX);
   return grid;
 }
 

@@ -50,8 +50,8 @@ SLUICE_HOST_DEVICE std::int64_t chunks_of(const RowCut& cut, std::int64_t cols) 
   return (cols + cut.shift + kElems - 1) / kElems;
 }
 
-/// Who takes which chunks. The kernel is the same: chunk i of a row goes to CTA column
-/// i / (threads · chunks a thread) mod grid_x, rows to CTA rows mod grid_y.
+/// Who takes which chunks, a thread one at a time. The kernel is the same: chunk i of a row goes to
+/// CTA column i / threads mod grid_x, rows to CTA rows mod grid_y.
 enum class Walk : std::uint8_t {
   kRow = 0,    ///< a CTA a row
   kTiled = 1,  ///< a CTA a column tile; rows that follow each other without a gap are one long row
@@ -65,10 +65,7 @@ struct Grid {
 };
 
 inline constexpr int kMaxThreads = 256;
-inline constexpr int kTileThreads = 128;
-/// Chunks of each input that a thread loads before it uses the first: 32 bytes of g and of u, 16 of
-/// g, u and dh, which take more registers to use.
-[[nodiscard]] constexpr int chunks_a_thread(bool grad) noexcept { return grad ? 1 : 2; }
+[[nodiscard]] constexpr int tile_threads(bool grad) noexcept { return grad ? 128 : 256; }
 
 /// What a launch covers: rows and columns as the kernel sees them (one row of all elements where
 /// rows were joined), and the elements of a chunk.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// gate_mul and its gradient at the speed of memory: each thread loads its chunks of 16 bytes
-// of every input before it uses the first. Budget and measurements: docs/kernels/gate_mul.md.
+// gate_mul and its gradient at the speed of memory: each thread takes a chunk of 16 bytes of every
+// input at a time, and threads enough are resident to keep memory busy. Budget and measurements:
+// docs/kernels/gate_mul.md.
 //
 // One kernel serves both walks, so their bits agree: what an element becomes depends on its inputs
 // alone, and the instructions that compute it are the same ones.
@@ -20,7 +21,6 @@ struct GateMulConfig {
   using Element = ElementType;
   using Bits = std::conditional_t<sizeof(Element) == 4, std::uint32_t, std::uint16_t>;
   static constexpr bool kGrad = kIsGrad;
-  static constexpr int kChunks = chunks_a_thread(kGrad);
   static constexpr int kElems = kChunkBytes / static_cast<int>(sizeof(Element));
   static constexpr int kInputs = kGrad ? 3 : 2;   // g, u, dh
   static constexpr int kOutputs = kGrad ? 3 : 1;  // h, dg, du
@@ -59,10 +59,10 @@ __device__ __forceinline__ Packed pack(const float (&in)[Cfg::kElems]) {
   return out;
 }
 
-// Inputs are read once: they should not push out of L2 what is written, which the next kernel
-// reads.
+// Without a cache hint: streaming loads (ld.cs), inputs being read once, cost 5 to 8 % of the whole
+// on an H200.
 __device__ __forceinline__ Packed load_whole(const char* at) {
-  const uint4 v = __ldcs(reinterpret_cast<const uint4*>(at));
+  const uint4 v = *reinterpret_cast<const uint4*>(at);
   return {v.x, v.y, v.z, v.w};
 }
 
@@ -157,68 +157,44 @@ struct RowPointers {
   }
 };
 
-// What a thread does in one round: its chunks j = threadIdx.x + c · blockDim.x.
+// What a thread does in one round: its chunk is the one behind the round's first by its index.
 template <class Cfg>
 __device__ __forceinline__ void take_round(const GateMulParams& p, const RowPointers<Cfg>& at,
                                            const RowCut& cut, const Round& round) {
   constexpr int kElem = static_cast<int>(sizeof(typename Cfg::Element));
-  const int threads = static_cast<int>(blockDim.x);
-  const auto offset = [&](int c) {  // bytes from the row's start
-    return round.col * kElem + (static_cast<int>(threadIdx.x) + c * threads) * kChunkBytes;
-  };
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int64_t offset = round.col * kElem + thread * kChunkBytes;  // from the row's start
   // Elements before and up to the end of the row, counted from the chunk's start.
-  const auto begin = [&](int c) {
-    return round.begin - (static_cast<int>(threadIdx.x) + c * threads) * Cfg::kElems;
-  };
-  const auto end = [&](int c) {
-    return round.end - (static_cast<int>(threadIdx.x) + c * threads) * Cfg::kElems;
-  };
-  const auto whole = [&](int c) { return cut.alike && begin(c) <= 0 && end(c) >= Cfg::kElems; };
-  // The same for the CTA: no thread has a part of a chunk.
-  const bool inside =
-      cut.alike && round.begin == 0 && round.end == Cfg::kChunks * threads * Cfg::kElems;
+  const int begin = round.begin - thread * Cfg::kElems;
+  const int end = round.end - thread * Cfg::kElems;
+  const bool whole = cut.alike && begin <= 0 && end >= Cfg::kElems;
 
-  Packed in[Cfg::kChunks][Cfg::kInputs];
-  Packed out[Cfg::kChunks][Cfg::kOutputs];
-  if (inside) {
+  Packed in[Cfg::kInputs];
+  Packed out[Cfg::kOutputs];
+  if (whole) {
 #pragma unroll
-    for (int c = 0; c < Cfg::kChunks; ++c) {
-#pragma unroll
-      for (int i = 0; i < Cfg::kInputs; ++i) in[c][i] = load_whole(at.in[i] + offset(c));
-    }
+    for (int i = 0; i < Cfg::kInputs; ++i) in[i] = load_whole(at.in[i] + offset);
   } else {
 #pragma unroll
-    for (int c = 0; c < Cfg::kChunks; ++c) {
-#pragma unroll
-      for (int i = 0; i < Cfg::kInputs; ++i) {
-        const char* from = at.in[i] + offset(c);
-        in[c][i] = whole(c) ? load_whole(from) : load_part<Cfg>(from, begin(c), end(c));
-      }
-    }
+    for (int i = 0; i < Cfg::kInputs; ++i) in[i] = load_part<Cfg>(at.in[i] + offset, begin, end);
   }
-  tile::with_gate(p.gate, p.plain_gate, [&](const Gate& gate) {
+  tile::with_gate(p.gate, p.plain_gate, [&](const Gate& gate) { compute<Cfg>(gate, in, out); });
 #pragma unroll
-    for (int c = 0; c < Cfg::kChunks; ++c) compute<Cfg>(gate, in[c], out[c]);
-  });
-#pragma unroll
-  for (int c = 0; c < Cfg::kChunks; ++c) {
-#pragma unroll
-    for (int i = 0; i < Cfg::kOutputs; ++i) {
-      if (Cfg::kGrad && i == 0 && at.out[0] == nullptr) continue;
-      char* to = at.out[i] + offset(c);
-      if (inside || whole(c)) {
-        store_whole(to, out[c][i]);
-      } else {
-        store_part<Cfg>(to, begin(c), end(c), out[c][i]);
-      }
+  for (int i = 0; i < Cfg::kOutputs; ++i) {
+    if (Cfg::kGrad && i == 0 && at.out[0] == nullptr) continue;
+    char* to = at.out[i] + offset;
+    if (whole) {
+      store_whole(to, out[i]);
+    } else {
+      store_part<Cfg>(to, begin, end, out[i]);
     }
   }
 }
 
 template <class Cfg>
-__global__ void __launch_bounds__(kMaxThreads, Cfg::kGrad ? 5 : 4)
+__global__ void __launch_bounds__(kMaxThreads, Cfg::kGrad ? 5 : 6)
     gate_chunks(const __grid_constant__ GateMulParams p) {
-  const int count = Cfg::kChunks * static_cast<int>(blockDim.x);
+  const int count = static_cast<int>(blockDim.x);
   for (std::int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {
     const RowPointers<Cfg> at(p, row);
     const RowCut cut = at.cut();
