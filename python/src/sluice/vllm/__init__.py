@@ -5,9 +5,9 @@ vLLM finds ``register`` through the entry point group ``vllm.general_plugins`` a
 processes; nothing has to be imported or changed. ``SLUICE_VLLM`` in the environment says what it does:
 
 ``auto``   Sluice serves the token counts at which it measured itself to be faster than vLLM's own
-           kernels, when the model was started; vLLM's kernels serve the others
+           kernels, when the model was started, alone or with cuBLAS; vLLM's serve the others
 ``force``  Sluice serves every token count: the same choice in every run
-``off``    vLLM stays as it is; the default, until bench/vllm_decode.py has run on a GPU
+``off``    vLLM stays as it is; the default, until no batch is slower (docs/python.md)
 
 Which classes and when: ``classes``. The operators that vLLM's compiled graphs call: ``operators``.
 """
