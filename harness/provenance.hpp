@@ -10,8 +10,8 @@
 
 namespace sluice::harness {
 
-/// Fills a Meta for a run of this program on `device`; commit and dirty flag are those of the build,
-/// wherever the program lies now.
+/// Fills a Meta for a run of this program on `device`; commit and dirty flag are those of the
+/// build, wherever the program lies now.
 [[nodiscard]] Meta make_meta(const Device& device, const Ceilings& ceilings, int argc,
                              const char* const* argv);
 
