@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "harness/data.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -78,20 +84,30 @@ std::optional<std::size_t> first_broken(const char* data, std::size_t begin, std
   return std::nullopt;
 }
 
-// A host copy of one operand: as it was before run(), or as it is now.
-struct HostCopy {
-  std::unique_ptr<double[]> memory;  // double: aligned for every element type
-  std::size_t doubles = 0;
-  // Content is undefined: writing gigabytes of zeros first would double the time of a download.
-  [[nodiscard]] char* resize(std::int64_t bytes) {
-    const std::size_t wanted =
-        (static_cast<std::size_t>(bytes) + sizeof(double) - 1) / sizeof(double);
-    if (memory == nullptr || wanted > doubles) {
-      memory = std::make_unique_for_overwrite<double[]>(wanted);
-      doubles = wanted;
-    }
-    return reinterpret_cast<char*>(memory.get());
+// Host memory of undefined content for what is downloaded. Zeros first, or a fault for every 4 KiB,
+// would take longer than the download.
+class HostBlock {
+ public:
+  [[nodiscard]] char* resize(std::size_t bytes) {
+    if (memory_ != nullptr && bytes <= bytes_) return memory_.get();
+    constexpr std::size_t kHugePage = std::size_t{2} << 20;
+    const bool huge = bytes >= 2 * kHugePage;
+    const std::size_t alignment = huge ? kHugePage : alignof(std::max_align_t);
+    bytes_ = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+    memory_.reset();
+    memory_.reset(static_cast<char*>(std::aligned_alloc(alignment, bytes_)));
+    if (memory_ == nullptr) throw std::bad_alloc();
+    if (huge) static_cast<void>(madvise(memory_.get(), bytes_, MADV_HUGEPAGE));
+    return memory_.get();
   }
+  [[nodiscard]] char* data() const { return memory_.get(); }
+
+ private:
+  struct Free {
+    void operator()(char* pointer) const { std::free(pointer); }
+  };
+  std::unique_ptr<char, Free> memory_;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace
@@ -108,8 +124,8 @@ struct OperandSet::State {
   std::array<OperandSpec, kOperandCount> specs{};
   Operands operands{};
   std::vector<Buffer> buffers;
-  std::array<HostCopy, kOperandCount> before;
-  std::array<HostCopy, kOperandCount> now;
+  std::array<HostBlock, kOperandCount> before;  // operands as they were before run()
+  std::array<HostBlock, kOperandCount> now;
 
   [[nodiscard]] const OperandSpec& spec(Operand id) const { return specs[index(id)]; }
   [[nodiscard]] bool given(Operand id) const {
@@ -135,7 +151,7 @@ struct OperandSet::State {
   Status fill(Operand id);
   Status fill_outputs();
   Status remember_inputs();
-  Status check(const Buffer& buffer, std::vector<char>& scratch);
+  Status check(const Buffer& buffer, HostBlock& scratch);
   Status check_runs(const Buffer& buffer, const char* data);
 };
 
@@ -230,7 +246,7 @@ Status OperandSet::State::remember_inputs() {
       const OperandSpec& s = spec(member.id);
       const bool input = s.access == Access::kRead || s.access == Access::kReadWrite;
       if (!input) continue;
-      char* const copy = before[index(s.id)].resize(extent_bytes(s));
+      char* const copy = before[index(s.id)].resize(static_cast<std::size_t>(extent_bytes(s)));
       SLUICE_TRY(
           rig->download(copy, address(operands, s.id), static_cast<std::size_t>(extent_bytes(s))));
     }
@@ -273,7 +289,7 @@ Status OperandSet::State::check_runs(const Buffer& buffer, const char* data) {
   return {};
 }
 
-Status OperandSet::State::check(const Buffer& buffer, std::vector<char>& scratch) {
+Status OperandSet::State::check(const Buffer& buffer, HostBlock& scratch) {
   const char* const name = spec(buffer.members[0].id).name;
   const bool whole = buffer.memory.bytes() <= kMaxCheckedBytes;
   const std::size_t tail_at = buffer.lead_bytes + buffer.data_bytes;
@@ -284,10 +300,10 @@ Status OperandSet::State::check(const Buffer& buffer, std::vector<char>& scratch
   const char* data = buffer.first();
   if (!rig->host_memory()) {
     const std::size_t middle = whole ? buffer.data_bytes : 0;
-    scratch.resize(buffer.lead_bytes + middle + tail_bytes);
-    SLUICE_TRY(rig->download(scratch.data(), head, buffer.lead_bytes + middle));
-    SLUICE_TRY(rig->download(scratch.data() + buffer.lead_bytes + middle, tail, tail_bytes));
-    head = scratch.data();
+    char* const copy = scratch.resize(buffer.lead_bytes + middle + tail_bytes);
+    SLUICE_TRY(rig->download(copy, head, buffer.lead_bytes + middle));
+    SLUICE_TRY(rig->download(copy + buffer.lead_bytes + middle, tail, tail_bytes));
+    head = copy;
     data = head + buffer.lead_bytes;
     tail = data + middle;
   }
@@ -322,12 +338,12 @@ Expected<std::unique_ptr<OperandSet>> OperandSet::make(const Case& c, Rig& rig, 
     if (checked == Checked::kNo || buffer.written || buffer.memory.bytes() > kMaxCheckedBytes) {
       continue;
     }
-    std::vector<char> copy;
+    HostBlock copy;
     const char* data = buffer.first();
     if (!rig.host_memory()) {
-      copy.resize(buffer.data_bytes);
-      SLUICE_TRY(rig.download(copy.data(), data, copy.size()));
-      data = copy.data();
+      char* const downloaded = copy.resize(buffer.data_bytes);
+      SLUICE_TRY(rig.download(downloaded, data, buffer.data_bytes));
+      data = downloaded;
     }
     buffer.checksum = checksum_of(data, buffer.data_bytes);
   }
@@ -343,7 +359,7 @@ const OperandSpec& OperandSet::spec(Operand id) const noexcept { return state_->
 Status OperandSet::reset_outputs() { return state_->fill_outputs(); }
 
 Status OperandSet::check_canaries() {
-  std::vector<char> scratch;
+  HostBlock scratch;
   for (const Buffer& buffer : state_->buffers) SLUICE_TRY(state_->check(buffer, scratch));
   return {};
 }
@@ -353,8 +369,8 @@ Expected<Operands> OperandSet::host_inputs() {
   for (const OperandSpec& s : state_->specs) {
     const bool input = s.access == Access::kRead || s.access == Access::kReadWrite;
     if (!input) continue;
-    if (auto& copy = state_->before[index(s.id)].memory; copy != nullptr) {
-      set_address(out, s.id, copy.get());
+    if (char* const copy = state_->before[index(s.id)].data(); copy != nullptr) {
+      set_address(out, s.id, copy);
       continue;
     }
     const auto now = host_matrix(s.id);
@@ -368,7 +384,7 @@ Expected<HostMatrix> OperandSet::host_matrix(Operand id) {
   const OperandSpec& s = state_->spec(id);
   const void* data = address(state_->operands, id);
   if (!state_->rig->host_memory()) {
-    char* const copy = state_->now[index(id)].resize(extent_bytes(s));
+    char* const copy = state_->now[index(id)].resize(static_cast<std::size_t>(extent_bytes(s)));
     SLUICE_TRY(state_->rig->download(copy, data, static_cast<std::size_t>(extent_bytes(s))));
     data = copy;
   }
