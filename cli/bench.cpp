@@ -160,6 +160,8 @@ harness::BenchOptions bench_options(const Arguments& args, const Context& contex
     options.pass = harness::Pass::kBackward;
   } else if (args.pass == "full") {
     options.pass = harness::Pass::kFull;
+  } else if (args.pass == "decode") {
+    options.pass = harness::Pass::kDecode;
   }
   options.verify.repeat = false;
   // Tests look closely; here a wrong kernel is only to be told from a right one.
@@ -241,8 +243,10 @@ void add_bench(CLI::App& app, Context& context) {
   verb->add_option("--layers", args->layers,
                    "Copies of the weights to rotate over; of a checkpoint: its first layers only")
       ->check(at_least(1));
-  verb->add_option("--pass", args->pass, "fwd, bwd (gradients) or full (both)")
-      ->check(CLI::IsMember({"fwd", "bwd", "full"}))
+  verb->add_option(
+          "--pass", args->pass,
+          "fwd, bwd (gradients), full (both) or decode (fwd right behind a kernel that writes x)")
+      ->check(CLI::IsMember({"fwd", "bwd", "full", "decode"}))
       ->capture_default_str();
   verb->add_flag("--quick", args->quick, "Fewer samples and copies: a look, not a measurement");
   verb->add_option("--json", args->json, "Write results to this file, - for standard output");

@@ -6,6 +6,9 @@
 
 #include "harness/data.hpp"
 #include "harness/unfused.hpp"
+#if defined(SLUICE_WITH_CUDA)
+#include "harness/cuda/predecessor.hpp"
+#endif
 
 namespace sluice::harness {
 namespace {
@@ -35,7 +38,7 @@ Expected<std::vector<Case>> cases_of(const Case& c, Pass pass) {
   if (c.problem.m == 0) {
     return make_error(ErrorCode::kInvalidArgument, "bench: got m = 0, wanted at least 1");
   }
-  if (pass == Pass::kForward) return std::vector<Case>{c};
+  if (pass == Pass::kForward || pass == Pass::kDecode) return std::vector<Case>{c};
   if (c.problem.op != Op::kMlp || c.problem.norm.enabled || c.problem.residual != Residual::kNone) {
     return no_pass(c);
   }
@@ -96,6 +99,49 @@ std::string token_of(const Case& c, const char* plain) {
   return colon == std::string::npos ? plain : text.substr(colon + 1);
 }
 
+// The kernel ahead of each run in a decode step.
+Expected<Run> make_predecessor([[maybe_unused]] const Part& part, [[maybe_unused]] std::size_t copy,
+                               [[maybe_unused]] const Rig& rig) {
+#if defined(SLUICE_WITH_CUDA)
+  const Operands& operands = part.sets[copy]->operands();
+  const void* input = part.test_case.problem.op == Op::kDown ? operands.h : operands.x;
+  if (rig.device().backend == Backend::kCuda && input != nullptr) {
+    return Run([x = const_cast<void*>(input)](Stream s) { return enqueue_predecessor(x, s); });
+  }
+#endif
+  return make_error(ErrorCode::kUnsupported, "pass decode: wanted a GPU and an operator of x or h");
+}
+
+// Puts the predecessor ahead of every run, and a candidate of predecessors alone at the end.
+Status put_behind(const Part& part, const Rig& rig, std::vector<Candidate>& candidates) {
+  Candidate alone{"predecessor", {}};
+  for (std::size_t copy = 0; copy < part.sets.size(); ++copy) {
+    const auto predecessor = make_predecessor(part, copy, rig);
+    if (!predecessor) return predecessor.error();
+    alone.runs.push_back(*predecessor);
+    for (Candidate& candidate : candidates) {
+      Run& run = candidate.runs[copy];
+      run = [first = *predecessor, second = run](Stream stream) -> Status {
+        SLUICE_TRY(first(stream));
+        return second(stream);
+      };
+    }
+  }
+  candidates.push_back(std::move(alone));
+  return {};
+}
+
+// Takes the last timing, of the predecessor alone, from all others.
+void take_predecessor(std::vector<Timing>& timings) {
+  const double us = timings.back().median_us;
+  timings.pop_back();
+  for (Timing& timing : timings) {
+    timing.median_us -= us;
+    timing.p10_us -= us;
+    timing.p90_us -= us;
+  }
+}
+
 // Times the parts, run in order, and the baselines of a lone part.
 Expected<std::vector<Timing>> time_parts(const std::vector<Part>& parts,
                                          const std::vector<std::unique_ptr<Baseline>>& baselines,
@@ -120,6 +166,8 @@ Expected<std::vector<Timing>> time_parts(const std::vector<Part>& parts,
     }
     candidates.push_back(std::move(candidate));
   }
+  const bool decode = options.pass == Pass::kDecode;
+  if (decode) SLUICE_TRY(put_behind(parts.front(), rig, candidates));
   auto stopwatch = make_stopwatch(rig);
   if (!stopwatch) return stopwatch.error();
   const auto progress = [&](double elapsed_us, double allowed_us) {
@@ -128,7 +176,9 @@ Expected<std::vector<Timing>> time_parts(const std::vector<Part>& parts,
                      std::to_string(static_cast<int>(elapsed_us * 1e-6)) + " s of at most " +
                      std::to_string(static_cast<int>(allowed_us * 1e-6)));
   };
-  return time_interleaved(**stopwatch, candidates, options.timer, progress);
+  auto timings = time_interleaved(**stopwatch, candidates, options.timer, progress);
+  if (timings && decode) take_predecessor(*timings);
+  return timings;
 }
 
 // The row of both halves of a training step together.
@@ -286,6 +336,7 @@ Expected<CaseBench> bench_case(const Case& test_case, Rig& rig, const Ceilings& 
   const Timing& own = timings->front();
   Row row = parts.size() == 1 ? make_row(parts.front().test_case, parts.front().plan, own, ceilings)
                               : full_row(parts, own, ceilings);
+  if (options.pass == Pass::kDecode) row.pass = "decode";
   row.model = options.model;
   row.tp = options.tp;
   row.rel_err = worst_relative_error(out.checks);

@@ -20,8 +20,9 @@
 
 namespace sluice::harness {
 
-/// What of training is timed: the forward operator, its gradient, or both one after the other.
-enum class Pass : std::uint8_t { kForward, kBackward, kFull };
+/// What is timed: the forward operator; of training its gradient, or both one after the other; the
+/// forward operator as in a decode step of an engine, behind a small kernel that writes x (GPU).
+enum class Pass : std::uint8_t { kForward, kBackward, kFull, kDecode };
 
 struct BenchOptions {
   Options plan{};  ///< of the operator under test; baselines choose for themselves
@@ -44,9 +45,12 @@ struct CaseBench {
 };
 
 /// Checks a case against the oracle and, where it passes, times it. With Pass::kBackward and kFull
-/// a kMlp case stands for its training pair: kMlp that saves g and u, and kMlpGrad.
+/// a kMlp case stands for its training pair: kMlp that saves g and u, and kMlpGrad. With
+/// Pass::kDecode a time runs from the small kernel's end to the operator's: that of both less that
+/// of the kernel alone, a chain of each.
 /// Errors: those of plan(), run() and the rig; kInvalidArgument for a pass that the case's operator
-/// does not have, or m = 0. A wrong result is no error: rows is empty and passed() false.
+/// does not have, or m = 0; kUnsupported for kDecode without a GPU. A wrong result is no error:
+/// rows is empty and passed() false.
 [[nodiscard]] Expected<CaseBench> bench_case(const Case& test_case, Rig& rig,
                                              const Ceilings& ceilings, const BenchOptions& options);
 

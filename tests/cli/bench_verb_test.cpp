@@ -234,6 +234,10 @@ TEST(Bench, Passes) {
   }
   EXPECT_EQ(sluice({"bench", "4x64x96:down", "--pass", "bwd", "--device", "cpu"}).code, 2);
   EXPECT_EQ(sluice({"bench", "4x64x96", "--pass", "sideways"}).code, 2);
+  const Outcome decode =
+      sluice({"bench", "4x64x96", "--pass", "decode", "--quick", "--device", "cpu"});
+  EXPECT_EQ(decode.code, 3);
+  EXPECT_THAT(decode.err, HasSubstr("pass decode: wanted a GPU"));
 }
 
 TEST(Bench, OperatorsWithoutABaselineHaveNullThere) {
