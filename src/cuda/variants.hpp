@@ -20,9 +20,6 @@ Status sm90_decode_launch(const Plan&, const Operands&, void* payload, void* hea
 Status sm90_decode_chain_launch(const Plan&, const Operands&, void* payload, void* header,
                                 Stream) noexcept;
 
-// sm90/prefill.cpp: where the decode variants, for all that they take, leave tokens to cuda.sm90.
-detail::Reason sm90_decode_yields(const Problem&, const Device&) noexcept;
-
 inline constexpr detail::Variant kSm90Decode = {
     .name = "cuda.sm90_decode",
     .backend = Backend::kCuda,
@@ -30,7 +27,6 @@ inline constexpr detail::Variant kSm90Decode = {
     .configs = sm90_decode_configs,
     .payload_bytes = sm90_decode_payload_bytes,
     .launch = sm90_decode_launch,
-    .yields = sm90_decode_yields,
 };
 inline constexpr detail::Variant kSm90DecodeChain = {
     .name = "cuda.sm90_decode_chain",
@@ -39,7 +35,6 @@ inline constexpr detail::Variant kSm90DecodeChain = {
     .configs = sm90_decode_chain_configs,
     .payload_bytes = sm90_decode_payload_bytes,
     .launch = sm90_decode_chain_launch,
-    .yields = sm90_decode_yields,
 };
 
 // sm90/prefill.cpp: gate_up, down and mlp on Hopper's tensor cores, bf16 and fp16.

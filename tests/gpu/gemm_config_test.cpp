@@ -276,7 +276,7 @@ TEST(CudaSm90, IsChosenOnHopper) {
 
 TEST(CudaSm90, WorkspaceHoldsWhatLaunchesLeaveForEachOther) {
   const auto bytes = [](const std::string& text) {
-    return plan(problem_of(text), h200()).value().workspace_bytes;
+    return plan(problem_of(text), h200(), {.variant = "cuda.sm90"}).value().workspace_bytes;
   };
   EXPECT_EQ(bytes("512x4096x14336:gate_up"), 0U);
   EXPECT_EQ(bytes("512x4096x14336:down"), 0U);

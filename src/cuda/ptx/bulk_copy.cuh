@@ -79,4 +79,33 @@ __device__ __forceinline__ void tensor_copy_5d(void* destination, const CUtensor
       : "memory");
 }
 
+/// One box under a cache policy.
+template <int kRank>
+__device__ __forceinline__ void tensor_copy(void* destination, const CUtensorMap& map,
+                                            const std::int32_t (&c)[5], std::uint64_t& barrier,
+                                            std::uint64_t policy) {
+  static_assert(kRank == 2 || kRank == 4 || kRank == 5);
+  const std::uint32_t to = shared_address(destination);
+  const std::uint32_t full = shared_address(&barrier);
+  if constexpr (kRank == 2) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+        "l"(&map), "r"(c[0]), "r"(c[1]), "r"(full), "l"(policy)
+        : "memory");
+  } else if constexpr (kRank == 4) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+        "l"(&map), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]), "r"(full), "l"(policy)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to),
+        "l"(&map), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]), "r"(c[4]), "r"(full), "l"(policy)
+        : "memory");
+  }
+}
+
 }  // namespace sluice::cuda::ptx

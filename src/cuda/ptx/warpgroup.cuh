@@ -54,4 +54,17 @@ __device__ __forceinline__ void mbarrier_arrive_at(std::uint64_t& barrier, std::
       : "memory");
 }
 
+/// Stores to the shared memory of CTA `rank` of the cluster, where `to` lies here. 16 bytes
+/// aligned.
+__device__ __forceinline__ void store_to_peer(float4* to, float4 v, std::uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n"
+      "}\n" ::"r"(shared_address(to)),
+      "r"(rank), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+      : "memory");
+}
+
 }  // namespace sluice::cuda::ptx

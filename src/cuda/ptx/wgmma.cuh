@@ -74,6 +74,47 @@ struct Wgmma;
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 #define SLUICE_D32(i) SLUICE_D8(i), SLUICE_D8(i + 8), SLUICE_D8(i + 16), SLUICE_D8(i + 24)
+// Few columns: the tokens of a decode step, beside 64 rows of weights.
+#define SLUICE_REGS16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define SLUICE_WGMMA32(Element, type)                                                            \
+  template <>                                                                                    \
+  struct Wgmma<32, Element> {                                                                    \
+    __device__ __forceinline__ static void mma(float (&d)[16], std::uint64_t a, std::uint64_t b, \
+                                               bool first) {                                     \
+      asm volatile(                                                                              \
+          "{.reg .pred add; setp.eq.b32 add, %18, 0;\n"                                          \
+          "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {" SLUICE_REGS16         \
+          "}, %16, %17, add, 1, 1, 0, 0;}"                                                       \
+          : SLUICE_D8(0), SLUICE_D8(8)                                                           \
+          : "l"(a), "l"(b), "r"(static_cast<int>(first)));                                       \
+    }                                                                                            \
+  };
+SLUICE_WGMMA32(__nv_bfloat16, "bf16")
+SLUICE_WGMMA32(__half, "f16")
+#undef SLUICE_WGMMA32
+#undef SLUICE_REGS16
+
+#define SLUICE_REGS32                                                      \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SLUICE_WGMMA64(Element, type)                                                            \
+  template <>                                                                                    \
+  struct Wgmma<64, Element> {                                                                    \
+    __device__ __forceinline__ static void mma(float (&d)[32], std::uint64_t a, std::uint64_t b, \
+                                               bool first) {                                     \
+      asm volatile(                                                                              \
+          "{.reg .pred add; setp.eq.b32 add, %34, 0;\n"                                          \
+          "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" SLUICE_REGS32         \
+          "}, %32, %33, add, 1, 1, 0, 0;}"                                                       \
+          : SLUICE_D32(0)                                                                        \
+          : "l"(a), "l"(b), "r"(static_cast<int>(first)));                                       \
+    }                                                                                            \
+  };
+SLUICE_WGMMA64(__nv_bfloat16, "bf16")
+SLUICE_WGMMA64(__half, "f16")
+#undef SLUICE_WGMMA64
+#undef SLUICE_REGS32
+
 #define SLUICE_REGS64                                                                \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \

@@ -57,6 +57,16 @@ Reason stride_refusal(const OperandSpec& spec) {
   return {};
 }
 
+// Tilings of many tokens bring weights by tensor maps.
+Reason box_refusal(const Problem& p, const std::array<OperandSpec, kOperandCount>& specs) {
+  if (has_gate_up(p)) {
+    if (const Reason reason = pair_view_refusal(spec_of(specs, Operand::kWGate)); !reason.empty()) {
+      return reason;
+    }
+  }
+  return has_down(p) ? matrix_view_refusal(spec_of(specs, Operand::kWDown)) : Reason{};
+}
+
 Reason shape_refusal(const Problem& p) {
   const auto specs = operand_specs(p);
   for (const Operand id : {Operand::kX, Operand::kXResidual, Operand::kXSum, Operand::kWGate,
@@ -64,6 +74,9 @@ Reason shape_refusal(const Problem& p) {
     const OperandSpec& spec = spec_of(specs, id);
     if (spec.access == Access::kUnused) continue;
     if (const Reason reason = stride_refusal(spec); !reason.empty()) return reason;
+  }
+  if (p.m > sm90::kDecodeSpanTokens) {
+    if (const Reason reason = box_refusal(p, specs); !reason.empty()) return reason;
   }
   // Many tokens come by tensor maps: x, or the dense n of the norm; h of down, or the dense one.
   const Operand input = has_gate_up(p) ? Operand::kX : Operand::kH;
@@ -84,7 +97,7 @@ struct Tilings {
   DecodeTiling down;
 };
 
-// "t8r64k256s5", or "t8r64k256s5+r32k256s4x2" of two launches, for the tokens are the same.
+// "t16r64k256s5", or "b64r64k256s3+r64k128s7x2" of two launches, for the tokens are the same.
 Config make_config(const char* family, const Problem& p, const Tilings& tilings) {
   char gate_up[24];
   char down[24];
@@ -93,20 +106,22 @@ Config make_config(const char* family, const Problem& p, const Tilings& tilings)
   sm90::name_decode_tiling(tilings.down, down);
   const bool one = tilings.gate_up == tilings.down;
   std::snprintf(name, sizeof(name), "sm90.%s.%s.%s%s%s", family, to_string(p.op), gate_up,
-                one ? "" : "+", one ? "" : std::strchr(down, 'r'));
+                one ? "" : "+",
+                one                                           ? ""
+                : tilings.gate_up.boxes == tilings.down.boxes ? std::strchr(down, 'r')
+                                                              : down);
   return detail::make_config(name, tilings);
 }
 
 /// What lies in the payload; dense rows in x's type.
 struct Scratch {
-  RowMajor n{};            // norm
-  RowMajor r{};            // its sum, where y needs it and the caller does not keep it
-  RowMajor h{};            // mlp
-  float* parts = nullptr;  // where CTAs divide K of down
+  RowMajor n{};  // norm
+  RowMajor r{};  // its sum, where y needs it and the caller does not keep it
+  RowMajor h{};  // mlp
   std::size_t bytes = 0;
 };
 
-Scratch lay_out(const Problem& p, int split, void* payload) {
+Scratch lay_out(const Problem& p, void* payload) {
   PayloadCursor cursor(payload);
   Scratch s;
   const auto take = [&](RowMajor& part, std::int64_t cols) {
@@ -118,10 +133,6 @@ Scratch lay_out(const Problem& p, int split, void* payload) {
     if (p.norm.add && p.residual == Residual::kNormInput) take(s.r, p.d);
   }
   if (p.op == Op::kMlp) take(s.h, p.h);
-  if (split > 1) {
-    const std::int64_t tokens = sm90::padded_tokens(static_cast<int>(p.m));
-    s.parts = static_cast<float*>(cursor.take(split * p.d * tokens * std::int64_t{sizeof(float)}));
-  }
   s.bytes = cursor.used();
   return s;
 }
@@ -135,7 +146,7 @@ class Launcher {
         tilings_(detail::payload_as<Tilings>(plan.config)),
         specs_(operand_specs(plan.problem)),
         operands_(operands),
-        scratch_(lay_out(plan.problem, tilings_.down.split, payload)),
+        scratch_(lay_out(plan.problem, payload)),
         header_(static_cast<WorkspaceHeader*>(header)),
         stream_(stream) {}
 
@@ -180,7 +191,7 @@ class Launcher {
   Status set_input(Operand id, const RowMajor& dense, const DecodeTiling& tiling, RowMajor& rows,
                    CUtensorMap& map) const {
     rows = dense.base != nullptr ? dense : matrix(id);
-    if (tiling.tokens <= sm90::kDecodeRowTokens) return {};
+    if (!tiling.boxes && tiling.tokens <= sm90::kDecodeRowTokens) return {};
     OperandSpec spec = spec_of(specs_, id);
     spec.layout = {.row_stride_bytes = rows.row_bytes};
     const auto view =
@@ -189,6 +200,30 @@ class Launcher {
     const auto encoded = encode(*view, rows.base, TensorSwizzle::kSwizzle128);
     if (!encoded) return encoded.error();
     map = *encoded;
+    return {};
+  }
+
+  // Boxes of 64 columns of eight gate and eight up rows.
+  Status set_pair_boxes(DecodeParams& params) const {
+    const auto pair = make_pair_view(spec_of(specs_, Operand::kWGate), operands_.w_gate,
+                                     operands_.w_up, kBoxColumns, 1);
+    if (!pair) return pair.error();
+    const auto encoded = encode(pair->view, pair->up_first ? operands_.w_up : operands_.w_gate,
+                                TensorSwizzle::kSwizzle128);
+    if (!encoded) return encoded.error();
+    params.w_pair_map = *encoded;
+    params.pair = {pair->view.rank, static_cast<int>(pair->groups_a_block), pair->groups_a_copy};
+    params.up_first = pair->up_first ? 1 : 0;
+    return {};
+  }
+
+  Status set_down_boxes(DecodeParams& params) const {
+    const auto view = make_matrix_view(spec_of(specs_, Operand::kWDown), operands_.w_down,
+                                       kBoxColumns, sm90::kMmaRows);
+    if (!view) return view.error();
+    const auto encoded = encode(*view, operands_.w_down, TensorSwizzle::kSwizzle128);
+    if (!encoded) return encoded.error();
+    params.w_down_map = *encoded;
     return {};
   }
 
@@ -213,6 +248,7 @@ class Launcher {
     SLUICE_TRY(set_input(Operand::kX, scratch_.n, tilings_.gate_up, params.x, params.x_map));
     params.w_gate = weights(Operand::kWGate);
     params.w_up = weights(Operand::kWUp);
+    if (tilings_.gate_up.boxes) SLUICE_TRY(set_pair_boxes(params));
     params.h_out = p_.op == Op::kMlp ? scratch_.h : matrix(Operand::kH);
     if (p_.bias_gate_up) {
       params.b_gate = operands_.b_gate;
@@ -233,9 +269,9 @@ class Launcher {
   Status fill_down(DecodeParams& params) const {
     SLUICE_TRY(set_input(Operand::kH, scratch_.h, tilings_.down, params.h_in, params.h_map));
     params.w_down = weights(Operand::kWDown);
+    if (tilings_.down.boxes) SLUICE_TRY(set_down_boxes(params));
     params.y = matrix(Operand::kY);
     params.split = tilings_.down.split;
-    params.parts = scratch_.parts;
     if (p_.bias_down) params.b_down = operands_.b_down;
     if (p_.residual == Residual::kOperand) params.residual = matrix(Operand::kResidual);
     if (p_.residual == Residual::kNormInput) {
@@ -251,7 +287,7 @@ class Launcher {
     launch.tiling = tiling;
     launch.dtype = p_.x_dtype;
     launch.device = device_.ordinal;
-    launch.ctas = sm90::decode_ctas(down ? p_.d : p_.h, device_.sm_count, params.split);
+    launch.ctas = sm90::decode_ctas(tiling, down, down ? p_.d : p_.h, device_.sm_count);
     launch.cooperative = (gate_up && down) || params.norm.n.base != nullptr;
     launch.stream = stream_;
     return sm90::launch_decode(launch, params);
@@ -284,7 +320,7 @@ Reason sm90_decode_chain_supports(const Problem& p, const Device& device) noexce
   return supports(p, device);
 }
 
-// "sm90.decode.mlp.t32r64k256s4x2": tokens, weight rows and columns of a stage, stages, and how
+// "sm90.decode.down.b32r64k128s9x2": tokens, weight rows and columns of a stage, stages, and how
 // many CTAs divide K of down.
 std::size_t sm90_decode_configs(const Problem& p, const Device& device,
                                 std::span<Config> out) noexcept {
@@ -314,8 +350,7 @@ std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
 }
 
 std::size_t sm90_decode_payload_bytes(const Plan& plan) noexcept {
-  const int split = detail::payload_as<Tilings>(plan.config).down.split;
-  return lay_out(plan.problem, split, nullptr).bytes;
+  return lay_out(plan.problem, nullptr).bytes;
 }
 
 Status sm90_decode_launch(const Plan& plan, const Operands& operands, void* payload, void* header,

@@ -8,8 +8,8 @@ namespace {
 
 template <class Cfg>
 constexpr bool serves(const DecodeTiling& t) {  // with any split
-  return t.tokens == Cfg::kTokens && t.rows == Cfg::kRows && t.depth == Cfg::kDepth &&
-         t.stages == Cfg::kStages;
+  return t.boxes == Cfg::kWeightBoxes && t.tokens == Cfg::kTokens && t.rows == Cfg::kRows &&
+         t.depth == Cfg::kDepth && t.stages == Cfg::kStages;
 }
 
 template <class Cfg>
@@ -17,9 +17,10 @@ Status launch_config(const DecodeLaunch& launch, const DecodeParams& params) noe
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(launch.ctas));
   shape.block = dim3(kDecodeThreads);
-  shape.smem_bytes = Cfg::kSmemBytes;
+  shape.smem_bytes = DecodeSmem<Cfg>::kBytes;
   shape.programmatic = true;
   shape.cooperative = launch.cooperative;
+  shape.cluster = static_cast<unsigned>(launch.tiling.split);
   return cuda::launch<decode<Cfg>>(launch.device, shape, launch.stream, params);
 }
 
@@ -37,9 +38,10 @@ Status launch_first(const DecodeLaunch& launch, const DecodeParams& params) noex
 
 template <class E>
 Status launch_typed(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
-  return launch_first<DecodeConfig<E, 8, 32, 512, 5>, DecodeConfig<E, 16, 64, 256, 5>,
-                      DecodeConfig<E, 16, 32, 512, 4>, DecodeConfig<E, 32, 64, 256, 4>,
-                      DecodeConfig<E, 64, 64, 256, 3>>(launch, params);
+  return launch_first<RowsConfig<E, 8, 32, 512, 5>, RowsConfig<E, 16, 64, 256, 5>,
+                      RowsConfig<E, 16, 32, 512, 4>, BoxesConfig<E, 32, 64, 128, 9>,
+                      BoxesConfig<E, 64, 64, 256, 3>, BoxesConfig<E, 64, 64, 128, 7>>(launch,
+                                                                                      params);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdio>
 
+#include "cuda/sm90/decode_schedule.hpp"
+
 namespace sluice::cuda::sm90 {
 namespace {
 
@@ -14,15 +16,17 @@ constexpr DecodeTiling kTilings[] = {
     {.tokens = 8, .rows = 32, .depth = 512, .stages = 5},
     {.tokens = 16, .rows = 64, .depth = 256, .stages = 5},
     {.tokens = 16, .rows = 32, .depth = 512, .stages = 4},
-    {.tokens = 32, .rows = 64, .depth = 256, .stages = 4},
-    {.tokens = 64, .rows = 64, .depth = 256, .stages = 3},
+    {.tokens = 32, .rows = 64, .depth = 128, .stages = 9, .boxes = true},
+    {.tokens = 64, .rows = 64, .depth = 256, .stages = 3, .boxes = true},
+    {.tokens = 64, .rows = 64, .depth = 128, .stages = 7, .boxes = true},
 };
-constexpr int kSplits[] = {1, kDecodeMaxSplit};
-
 constexpr double kMemoryBytesPerUs = 34e3;  // of an SM: 4.5 TB/s over 132
 constexpr double kMemoryLatencyUs = 2.5;    // 79 KB in flight stream 8 % slower than 155 KB
-constexpr double kIngestBytesPerUs = 50e3;  // of an SM: 32 and 64 tokens, log of the kernel's page
-constexpr double kPartsUs = 2.5;            // partial sums: a fence, an atomic and two trips to L2
+// Of an SM, weights and activations together: log of the kernel's page.
+constexpr double kRowsBytesPerUs = 50e3;
+constexpr double kBoxesBytesPerUs = 70e3;
+constexpr double kStageUs = 0.02;    // of boxes: what a stage costs beside its bytes
+constexpr double kExchangeUs = 1.0;  // two cluster barriers
 
 double ceil_div(double a, double b) {
   return static_cast<double>(static_cast<std::int64_t>((a + b - 1) / b));
@@ -36,7 +40,21 @@ double stream_us(const DecodeTiling& t, double rows, double slots, double column
   const double memory = std::min(kMemoryBytesPerUs, in_flight / kMemoryLatencyUs);
   const double weights = rows * columns * 2;
   const double activations = blocks * columns * m * 2;
-  return std::max(weights / memory, (weights + activations) / kIngestBytesPerUs);
+  const double ingest = t.boxes ? kBoxesBytesPerUs : kRowsBytesPerUs;
+  const double us = std::max(weights / memory, (weights + activations) / ingest);
+  if (!t.boxes) return us;
+  // The first stage comes before any work.
+  const double depth = std::min<double>(t.depth, columns);
+  return us + blocks * ceil_div(columns, depth) * kStageUs +
+         (rows / blocks + m) * depth * 2 / kMemoryBytesPerUs;
+}
+
+// Whether clusters of two CTAs can divide K of down: each cluster's rows must be one block.
+bool can_divide(const DecodeTiling& t, const DecodeShape& s) {
+  if (!t.boxes || !s.down || s.gate_up || s.sm_count < kDecodeMaxSplit) return false;
+  const std::int64_t groups = s.sm_count / kDecodeMaxSplit;
+  const std::int64_t boxes = units_of(static_cast<int>(s.d), true, false);
+  return (boxes + groups - 1) / groups <= t.rows / kMmaRows;
 }
 
 }  // namespace
@@ -47,7 +65,7 @@ double decode_model_us(const DecodeTiling& t, const DecodeShape& s) noexcept {
   const auto m = static_cast<double>(s.m);
   const auto d = static_cast<double>(s.d);
   const auto h = static_cast<double>(s.h);
-  const int ctas = decode_ctas(s.down ? s.d : s.h, s.sm_count, t.split);
+  const int ctas = decode_ctas(t, s.down, s.down ? s.d : s.h, s.sm_count);
   double us = 0;
   if (s.gate_up) {
     const double pairs = ceil_div(h, ctas);
@@ -56,24 +74,23 @@ double decode_model_us(const DecodeTiling& t, const DecodeShape& s) noexcept {
   if (s.down) {
     const double rows = ceil_div(d * t.split, ctas);
     us += stream_us(t, rows, t.rows, h / t.split, m);
-    // Each CTA writes its sums, and the last of a group reads all.
-    if (t.split > 1) us += kPartsUs + (1 + t.split) * rows * m * 4 / kIngestBytesPerUs;
+    if (t.split > 1) us += kExchangeUs;
   }
   return us;
 }
 
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept {
-  std::array<DecodeTiling, std::size(kTilings) * std::size(kSplits)> ranked;
+  std::array<DecodeTiling, std::size(kTilings) * kDecodeMaxSplit> ranked;
   std::size_t count = 0;
   int tokens = 0;  // of the narrowest tilings that hold m
-  for (const int split : kSplits) {
-    if (split > 1 && (!shape.down || shape.sm_count < split)) break;
-    for (DecodeTiling tiling : kTilings) {
-      if (tiling.tokens < shape.m) continue;
-      if (tokens == 0) tokens = tiling.tokens;
-      if (tiling.tokens != tokens) break;
-      tiling.split = split;
-      ranked[count++] = tiling;
+  for (const DecodeTiling& tiling : kTilings) {
+    if (tiling.tokens < shape.m) continue;
+    if (tokens == 0) tokens = tiling.tokens;
+    if (tiling.tokens != tokens) break;
+    ranked[count++] = tiling;
+    if (can_divide(tiling, shape)) {
+      ranked[count] = tiling;
+      ranked[count++].split = kDecodeMaxSplit;
     }
   }
   std::stable_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count),
@@ -84,18 +101,18 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
   return count;
 }
 
-int decode_ctas(std::int64_t units, int sm_count, int split) noexcept {
-  const int limit = split > 1 ? kDecodeMaxGroups : sm_count;
-  const std::int64_t most = std::max(1, std::min(sm_count / split, limit));
-  return static_cast<int>(std::clamp<std::int64_t>(units, 1, most)) * split;
+int decode_ctas(const DecodeTiling& t, bool down, std::int64_t rows, int sm_count) noexcept {
+  const int units = units_of(static_cast<int>(rows), t.boxes, !down);
+  return std::clamp(units, 1, std::max(1, sm_count / t.split)) * t.split;
 }
 
 void name_decode_tiling(const DecodeTiling& t, std::span<char> out) noexcept {
   if (t.split == 1) {
-    std::snprintf(out.data(), out.size(), "t%dr%dk%ds%d", t.tokens, t.rows, t.depth, t.stages);
+    std::snprintf(out.data(), out.size(), "%c%dr%dk%ds%d", t.boxes ? 'b' : 't', t.tokens, t.rows,
+                  t.depth, t.stages);
   } else {
-    std::snprintf(out.data(), out.size(), "t%dr%dk%ds%dx%d", t.tokens, t.rows, t.depth, t.stages,
-                  t.split);
+    std::snprintf(out.data(), out.size(), "%c%dr%dk%ds%dx%d", t.boxes ? 'b' : 't', t.tokens, t.rows,
+                  t.depth, t.stages, t.split);
   }
 }
 

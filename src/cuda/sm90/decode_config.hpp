@@ -12,11 +12,9 @@ namespace sluice::cuda::sm90 {
 inline constexpr int kDecodeMaxTokens = 64;
 /// Tilings of up to as many tokens bring activations by rows, the others by boxes.
 inline constexpr int kDecodeRowTokens = 8;
-/// Tilings of up to as many tokens read rows without padding by spans, the others padded rows by
-/// ldmatrix.
+/// Tilings of up to as many tokens bring weights by rows, the others by boxes.
 inline constexpr int kDecodeSpanTokens = 16;
-inline constexpr int kDecodeMaxSplit = 2;
-inline constexpr int kDecodeMaxGroups = 128;  ///< that share rows: each has a ticket
+inline constexpr int kDecodeMaxSplit = 2;  ///< CTAs of a cluster
 
 /// An instantiation of the decode kernel, and how its launch divides K of down.
 struct DecodeTiling {
@@ -24,7 +22,8 @@ struct DecodeTiling {
   int rows = 64;    ///< weight rows of a stage
   int depth = 256;  ///< columns of a stage
   int stages = 5;
-  int split = 1;  ///< CTAs that share the same rows of w_down, each a part of the columns
+  int split = 1;       ///< CTAs that share the same rows of w_down, each a part of the columns
+  bool boxes = false;  ///< weights by boxes and wgmma, else by rows and mma.sync
 
   friend bool operator==(const DecodeTiling&, const DecodeTiling&) = default;
 };
@@ -46,13 +45,15 @@ struct DecodeShape {
 /// ranks tilings, no prediction.
 [[nodiscard]] double decode_model_us(const DecodeTiling& tiling, const DecodeShape& shape) noexcept;
 
-/// The tilings made for the shape's tokens, each with every split, by decode_model_us(), equal ones
-/// in the order of decode_tilings(). Writes at most out.size(), returns how many there are.
+/// The tilings made for the shape's tokens, and for down alone those by boxes also with K divided
+/// where a cluster's rows are one block; by decode_model_us(), equal ones in the order of
+/// decode_tilings(). Writes at most out.size(), returns how many there are.
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept;
 
-/// CTAs of a launch: one an SM in whole groups of `split`, but no more groups than `units` (rows of
-/// w_down for mlp and down, pairs for gate_up).
-[[nodiscard]] int decode_ctas(std::int64_t units, int sm_count, int split) noexcept;
+/// CTAs of a launch: one an SM in whole groups of `split`, but no more groups than units: rows of
+/// w_down (`down`: down, or mlp) or pairs of gate_up, or boxes of them.
+[[nodiscard]] int decode_ctas(const DecodeTiling& tiling, bool down, std::int64_t rows,
+                              int sm_count) noexcept;
 
 /// "t8r64k256s5", with "x2" behind it where two CTAs share rows.
 void name_decode_tiling(const DecodeTiling& tiling, std::span<char> out) noexcept;

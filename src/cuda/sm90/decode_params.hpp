@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include "cuda/sm90/decode_config.hpp"
+#include "cuda/sm90/gemm_params.hpp"
 #include "cuda/workspace.hpp"
 #include "sluice/plan.hpp"
 #include "sluice/types.hpp"
@@ -41,6 +42,10 @@ struct DecodeParams {
   RowMajor h_in;      // [m, h]
   CUtensorMap x_map;  // of more than kDecodeRowTokens tokens: x in boxes of 64 columns x m
   CUtensorMap h_map;
+  CUtensorMap w_pair_map;  // of tilings with weight boxes: 64 columns of 8 gate and 8 up rows
+  CUtensorMap w_down_map;  // 64 columns x 16 rows
+  PairWalk pair;
+  int up_first;  // the pairs' first rows are up
   WeightRows w_gate;
   WeightRows w_up;
   WeightRows w_down;
@@ -55,11 +60,9 @@ struct DecodeParams {
   int m;
   int d;
   int h;
-  int split;     // of K of down; 1 without down
-  float* parts;  // [split, d, padded_tokens(m)]: sums of each part; null where split is 1
+  int split;  // of K of down among the CTAs of a cluster; 1 with gate_up
   int weights_static;
-  WorkspaceHeader* header;  // barriers: one between gate_up and down, one before them for the norm;
-                            // tickets of the groups that share rows of w_down
+  WorkspaceHeader* header;  // barriers: one between gate_up and down, one before them for the norm
 };
 
 struct DecodeLaunch {

@@ -3,9 +3,10 @@
 // the same on host and device, tested on any CPU. Drawings: docs/kernels/mlp_decode.md.
 //
 // A unit is what a CTA owns at least: a pair (one gate row and the up row of the same number) in
-// gate_up, a row in down. A CTA owns a range of units, cuts it into blocks that fit the row slots
-// of a stage, and walks the columns of each block in chunks; a stage of the ring is one chunk. In
-// down a group of CTAs may own the same rows and divide the chunks among them.
+// gate_up, a row in down; where weights come by boxes a box of 8 pairs or 16 rows. A CTA owns a
+// range of units, cuts it into blocks that fit the row slots of a stage, and walks the columns of
+// each block in chunks; a stage of the ring is one chunk. In down a group of CTAs may own the same
+// rows and divide the chunks among them.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 namespace sluice::cuda::sm90 {
 
 inline constexpr int kMmaRows = 16;  ///< rows of one mma: eight gate and eight up rows, or sixteen
+inline constexpr int kSpanColumns = 64;  ///< 128 bytes: all banks, the span of a swizzle, a box
 
 struct UnitRange {
   int begin = 0;
@@ -34,6 +36,18 @@ struct UnitRange {
   return {range.begin + share.begin, range.begin + share.end};
 }
 
+/// Pairs of gate_up (`gated`) or rows of w_down in a unit.
+[[nodiscard]] constexpr int unit_size(bool boxes, bool gated) noexcept {
+  if (!boxes) return 1;
+  return gated ? kMmaRows / 2 : kMmaRows;
+}
+
+/// Units of `total` pairs or rows; the last box of rows may be half filled.
+[[nodiscard]] constexpr int units_of(int total, bool boxes, bool gated) noexcept {
+  const int size = unit_size(boxes, gated);
+  return (total + size - 1) / size;
+}
+
 /// Gate pairs before group `group` where every group also owns an even share of the d rows of
 /// w_down and all read the same bytes: group / groups of all 3 d h elements, less the h columns of
 /// the down rows before, over the 2 d elements of a pair, to the nearest. Needs groups <= d, so
@@ -48,6 +62,19 @@ struct UnitRange {
 [[nodiscard]] constexpr UnitRange balanced_pairs(int d, int h, int group, int groups) noexcept {
   return {balanced_pairs_before(d, h, group, groups),
           balanced_pairs_before(d, h, group + 1, groups)};
+}
+
+/// The units of gate_up of group `group`; `down`: the launch computes that too. Boxes are too
+/// coarse to balance to the byte: the groups with a box more of w_down have a box less here, if any
+/// have.
+[[nodiscard]] constexpr UnitRange gate_up_share(int d, int h, bool boxes, bool down, int group,
+                                                int groups) noexcept {
+  if (!boxes && down) return balanced_pairs(d, h, group, groups);
+  return even_share(units_of(h, boxes, true), down ? groups - 1 - group : group, groups);
+}
+
+[[nodiscard]] constexpr UnitRange down_share(int d, bool boxes, int group, int groups) noexcept {
+  return even_share(units_of(d, boxes, false), group, groups);
 }
 
 /// One matrix product as a CTA sees it.
@@ -65,6 +92,10 @@ struct DecodePhase {
     const int left = columns - i * depth;
     return left < depth ? left : depth;
   }
+  /// Spans of 64 columns of chunk `i`, the last one perhaps in part.
+  [[nodiscard]] constexpr int chunk_spans(int i, int depth) const noexcept {
+    return (chunk_columns(i, depth) + kSpanColumns - 1) / kSpanColumns;
+  }
 };
 
 /// The phase of a CTA that owns `units`, and of their columns part `part` of `parts`.
@@ -73,9 +104,6 @@ struct DecodePhase {
   return {units, (units.size() + units_a_block - 1) / units_a_block, columns,
           even_share((columns + depth - 1) / depth, part, parts)};
 }
-
-/// Tokens of a row of partial sums: slices of eight, so that four are one aligned load.
-[[nodiscard]] constexpr int padded_tokens(int m) noexcept { return (m + 7) / 8 * 8; }
 
 /// Where row slot `slot` of a stage finds its weights.
 struct SlotRow {

@@ -48,9 +48,8 @@ struct GemmShape {
 /// memory and L2 take, and the fix-up of cut tiles. docs/kernels/gate_up.md.
 [[nodiscard]] double cost(const GemmShape& shape, const Tiling& tiling) noexcept;
 
-/// From the first on stream-K is faster than the decode kernels; it is offered up to the last,
-/// where whole tiles come into their own. docs/kernels/gate_up.md.
-inline constexpr int kStreamKMinTokens = 41;
+/// Stream-K is offered up to so many, where whole tiles come into their own.
+/// docs/kernels/gate_up.md.
 inline constexpr int kStreamKMaxTokens = 384;
 
 /// Workers of a tiling at most: one a cluster that fits the device.

@@ -127,14 +127,6 @@ Reason sm90_supports(const Problem& p, const Device& device) noexcept {
   return shape_refusal(p);
 }
 
-Reason sm90_decode_yields(const Problem& p, const Device& device) noexcept {
-  // Smaller weights were not measured.
-  constexpr std::int64_t kMinWeights = std::int64_t{1} << 24;
-  if (p.m < sm90::kStreamKMinTokens || p.d * p.h < kMinWeights || p.norm.enabled) return {};
-  if (!sm90_supports(p, device).empty()) return {};
-  return refuse("of %d tokens and more cuda.sm90 is faster", sm90::kStreamKMinTokens);
-}
-
 // "sm90.gate_up.pp128x192c2g8", "sm90.mlp.pp128x192c2g8+pp128x192c1g16"; of mlp_grad gate_up_grad's
 // tiling, then that of the plain products.
 std::size_t sm90_configs(const Problem& p, const Device& device, std::span<Config> out) noexcept {

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of the decode kernel share: the compile-time forms of its tilings, the map of
+// shared memory, and who of the CTAs computes what. See docs/kernels/mlp_decode.md.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/sm90/decode_norm.cuh"
+#include "cuda/sm90/decode_params.hpp"
+#include "cuda/sm90/decode_schedule.hpp"
+
+namespace sluice::cuda::sm90 {
+
+inline constexpr int kSpanBytes = 2 * kSpanColumns;
+inline constexpr int kSliceTokens = 8;  // columns of one mma, and of one slice of the reduction
+inline constexpr int kWeightWarps =
+    4;  // a warp issues 22 to 26 copies a microsecond, whatever one brings
+// Floats of a slot's partial sums: 8 and a pad that keeps float2 writes and column reads apart.
+inline constexpr int kPartialStride = 10;
+
+/// A DecodeTiling of up to kDecodeSpanTokens: weights by copies of rows, mma.sync.
+template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount>
+struct RowsConfig {
+  using Element = ElementType;
+  static constexpr int kTokens = kTokenCount;
+  static constexpr int kRows = kRowCount;
+  static constexpr int kDepth = kDepthCount;
+  static constexpr int kStages = kStageCount;
+  static constexpr bool kWeightBoxes = false;
+  static constexpr bool kActivationBoxes = kTokens > kDecodeRowTokens;
+  static constexpr int kReaders = kConsumerWarps;  // of a stage
+  // Consumer warps: groups of kTiles row tiles, and each group's shares of the columns. Two tiles a
+  // warp where there are many: activations are read once for both.
+  static constexpr int kTiles = kRows >= 4 * kMmaRows ? 2 : 1;
+  static constexpr int kRowWarps = kRows / (kTiles * kMmaRows);
+  static constexpr int kDepthWarps = kConsumerWarps / kRowWarps;
+  static constexpr int kSlices = kTokens / kSliceTokens;
+  static constexpr int kTokenBytes = kDepth * 2;
+  static constexpr int kWeightRowBytes = kDepth * 2;
+  static constexpr int kActivationsAt = 0;
+  static constexpr int kWeightsAt = kTokens * kTokenBytes;
+  static constexpr int kStageBytes = (kWeightsAt + kRows * kWeightRowBytes + 1023) & ~1023;
+  static constexpr int kPartialFloats = kDepthWarps * kRows * kPartialStride;
+  static constexpr int kScratchBytes = 2 * kPartialFloats * 4;
+  static_assert(kTokens % kSliceTokens == 0 && kDepth % (kSpanColumns * kDepthWarps) == 0);
+  static_assert(kRows == kTiles * kRowWarps * kMmaRows && kRows <= 32 * kWeightWarps);
+  static_assert(kDepthWarps * kRowWarps == kConsumerWarps);
+};
+
+/// A DecodeTiling of more tokens: weights by boxes of 16 rows x 64 columns, wgmma.
+template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount>
+struct BoxesConfig {
+  using Element = ElementType;
+  static constexpr int kTokens = kTokenCount;
+  static constexpr int kRows = kRowCount;
+  static constexpr int kDepth = kDepthCount;
+  static constexpr int kStages = kStageCount;
+  static constexpr bool kWeightBoxes = true;
+  static constexpr bool kActivationBoxes = true;
+  static constexpr int kReaders = 4;                // of a stage: the warps of one warpgroup
+  static constexpr int kTiles = (kRows + 63) / 64;  // of 64 rows, one wgmma each
+  static constexpr int kSpans = kDepth / kSpanColumns;
+  static constexpr int kTokenBytes = kDepth * 2;
+  static constexpr int kWeightsAt = 0;
+  static constexpr int kActivationsAt = kRows * kDepth * 2;
+  static constexpr int kStageBytes = (kRows + kTokens) * kDepth * 2;
+  static constexpr int kScratchBytes = 4 * kConsumerWarps;  // the norm's sums
+  static_assert(kTokens % kSliceTokens == 0 && kRows % kMmaRows == 0 && kDepth % kSpanColumns == 0);
+  static_assert(kRows / kMmaRows * kSpans <= 32 * kWeightWarps);
+  // A tile of fewer rows than 64 reads on behind them, inside the stage: into other columns, into
+  // activations. What rows beyond a block's hold reaches no output.
+  static_assert((kSpans - 1) * kRows * kSpanBytes + kTiles * 64 * kSpanBytes <= kStageBytes);
+};
+
+template <class Cfg>
+inline constexpr int kUnitPairs = unit_size(Cfg::kWeightBoxes, true);
+template <class Cfg>
+inline constexpr int kUnitRows = unit_size(Cfg::kWeightBoxes, false);
+
+template <class Cfg>
+struct DecodeSmem {
+  static constexpr int kBarriers = 2 * Cfg::kStages + 2;
+  static constexpr int kBytes =
+      Cfg::kStages * Cfg::kStageBytes + Cfg::kScratchBytes + kBarriers * 8;
+  static_assert(kBytes <= 227 * 1024);
+
+  char* base;  // multiple of 1024, as is a stage where boxes are swizzled
+  __device__ char* activations(int stage) const {
+    return base + stage * Cfg::kStageBytes + Cfg::kActivationsAt;
+  }
+  __device__ char* weights(int stage) const {
+    return base + stage * Cfg::kStageBytes + Cfg::kWeightsAt;
+  }
+  __device__ float* scratch() const {
+    return reinterpret_cast<float*>(base + Cfg::kStages * Cfg::kStageBytes);
+  }
+  __device__ std::uint64_t& full(int stage) const {
+    return reinterpret_cast<std::uint64_t*>(scratch() + Cfg::kScratchBytes / 4)[stage];
+  }
+  __device__ std::uint64_t& empty(int stage) const { return full(Cfg::kStages + stage); }
+  __device__ std::uint64_t& ready(int i) const { return full(2 * Cfg::kStages + i); }
+};
+
+inline constexpr int kDecodeThreads = kConsumers + 32 * (kWeightWarps + 1);
+
+// This CTA's place among those that share rows of w_down (a cluster), and theirs among all.
+struct Group {
+  int index;
+  int count;
+  int rank;
+  __device__ explicit Group(int split)
+      : index(static_cast<int>(blockIdx.x) / split),
+        count(static_cast<int>(gridDim.x) / split),
+        rank(static_cast<int>(blockIdx.x) % split) {}
+};
+
+template <class Cfg>
+__device__ __forceinline__ DecodePhase gate_up_phase(const DecodeParams& p) {
+  const UnitRange units = gate_up_share(p.d, p.h, Cfg::kWeightBoxes, p.y.base != nullptr,
+                                        static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+  return make_phase(units, Cfg::kRows / (2 * kUnitPairs<Cfg>), p.d, Cfg::kDepth);
+}
+
+template <class Cfg>
+__device__ __forceinline__ DecodePhase down_phase(const DecodeParams& p) {
+  const Group group(p.split);
+  return make_phase(down_share(p.d, Cfg::kWeightBoxes, group.index, group.count),
+                    Cfg::kRows / kUnitRows<Cfg>, p.h, Cfg::kDepth, group.rank, p.split);
+}
+
+}  // namespace sluice::cuda::sm90
