@@ -287,9 +287,10 @@ std::int64_t signed_pair_offset(const Case& c) {
 }
 
 Expected<std::vector<std::unique_ptr<Baseline>>> make_baselines(const Case& c, Rig& rig,
-                                                                int threads) {
+                                                                const Options& forced) {
   std::vector<std::unique_ptr<Baseline>> out;
-  auto unfused = UnfusedMlp::make(c.problem, signed_pair_offset(c), rig, threads);
+  auto unfused =
+      UnfusedMlp::make(c.problem, signed_pair_offset(c), rig, forced.threads, forced.variant);
   if (unfused) {
     out.push_back(std::move(*unfused));
   } else if (unfused.error().code != ErrorCode::kUnsupported) {
@@ -326,7 +327,7 @@ Expected<CaseBench> bench_case(const Case& test_case, Rig& rig, const Ceilings& 
   }
   std::vector<std::unique_ptr<Baseline>> baselines;
   if (parts.size() == 1) {
-    auto made = make_baselines(parts.front().test_case, rig, options.plan.threads);
+    auto made = make_baselines(parts.front().test_case, rig, options.plan);
     if (!made) return made.error();
     baselines = std::move(*made);
   }

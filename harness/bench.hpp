@@ -25,7 +25,7 @@ namespace sluice::harness {
 enum class Pass : std::uint8_t { kForward, kBackward, kFull, kDecode };
 
 struct BenchOptions {
-  Options plan{};  ///< of the operator under test; baselines choose for themselves
+  Options plan{};  ///< of the operator under test; own_unfused follows its variant
   TimerOptions timer{};
   VerifyOptions verify{};
   Pass pass = Pass::kForward;
@@ -56,9 +56,8 @@ struct CaseBench {
 
 /// The rivals of a case on a rig: the library's own unfused path, and on a GPU what
 /// make_cuda_baselines() finds. A rival that does not take the case is left out.
-[[nodiscard]] Expected<std::vector<std::unique_ptr<Baseline>>> make_baselines(const Case& test_case,
-                                                                              Rig& rig,
-                                                                              int threads);
+[[nodiscard]] Expected<std::vector<std::unique_ptr<Baseline>>> make_baselines(
+    const Case& test_case, Rig& rig, const Options& forced);
 
 /// w_up - w_gate in bytes for weights that share a buffer, below 0 where up comes first; else 0.
 [[nodiscard]] std::int64_t signed_pair_offset(const Case& test_case);

@@ -207,7 +207,7 @@ Expected<CheckpointBench> bench_checkpoint(const Checkpoint& checkpoint, std::in
   if (!made) return made.error();
   const auto workspace = make_workspace(*made, rig);
   if (!workspace) return workspace.error();
-  auto baselines = make_baselines(model.test_case, rig, bench.plan.threads);
+  auto baselines = make_baselines(model.test_case, rig, bench.plan);
   if (!baselines) return baselines.error();
 
   std::vector<Candidate> candidates = {{"sluice", {}}};

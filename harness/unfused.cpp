@@ -80,8 +80,8 @@ Status allocate(Rig& rig, std::int64_t bytes, RigBuffer& out) {
 
 }  // namespace
 
-Status UnfusedMlp::plan_all(const Problem& p, std::int64_t pair_offset_bytes, Rig& rig,
-                            int threads) {
+Status UnfusedMlp::plan_all(const Problem& p, std::int64_t pair_offset_bytes, Rig& rig, int threads,
+                            const char* variant) {
   const auto shape = projection(p, pair_offset_bytes);
   if (!shape) return shape.error();
   op_ = p.op;
@@ -110,10 +110,10 @@ Status UnfusedMlp::plan_all(const Problem& p, std::int64_t pair_offset_bytes, Ri
   down.layout.y = p.layout.y;
   down.layout.residual = p.layout.residual;
 
-  const Options options{.threads = threads};
   std::size_t workspace_bytes = 0;
   const auto make_plan = [&](const Problem& problem, Plan& out) -> Status {
-    const auto made = plan(problem, rig.device(), options);
+    auto made = plan(problem, rig.device(), {.variant = variant, .threads = threads});
+    if (!made && variant != nullptr) made = plan(problem, rig.device(), {.threads = threads});
     if (!made) return made.error();
     out = *made;
     workspace_bytes = std::max(workspace_bytes, out.workspace_bytes);
@@ -135,7 +135,7 @@ Status UnfusedMlp::plan_all(const Problem& p, std::int64_t pair_offset_bytes, Ri
 
 Expected<std::unique_ptr<UnfusedMlp>> UnfusedMlp::make(const Problem& problem,
                                                        std::int64_t pair_offset_bytes, Rig& rig,
-                                                       int threads) {
+                                                       int threads, const char* variant) {
   if (problem.op != Op::kMlp && problem.op != Op::kGateUp) {
     return make_error(ErrorCode::kUnsupported, "own_unfused: %s is not made of other operators",
                       to_string(problem.op));
@@ -148,7 +148,7 @@ Expected<std::unique_ptr<UnfusedMlp>> UnfusedMlp::make(const Problem& problem,
   }
   SLUICE_TRY(validate(problem));
   std::unique_ptr<UnfusedMlp> out(new UnfusedMlp);
-  SLUICE_TRY(out->plan_all(problem, pair_offset_bytes, rig, threads));
+  SLUICE_TRY(out->plan_all(problem, pair_offset_bytes, rig, threads, variant));
   return out;
 }
 

@@ -23,12 +23,14 @@ namespace sluice::harness {
 class UnfusedMlp final : public Baseline {
  public:
   /// Plans the operators, allocates g, u, h and the workspace. `pair_offset_bytes` is w_up - w_gate
-  /// where both are views of one buffer, 0 where they are separate tensors.
+  /// where both are views of one buffer, 0 where they are separate tensors. `variant` names who
+  /// runs the projections where it takes them, so that a forced variant is compared with its own
+  /// GEMM; null leaves them to plan().
   /// Errors: kUnsupported for an operator other than kGateUp and kMlp, a norm prologue, saving of g
   /// and u, and row blocks that no plain GEMM describes; those of plan() and the rig.
   static Expected<std::unique_ptr<UnfusedMlp>> make(const Problem& problem,
                                                     std::int64_t pair_offset_bytes, Rig& rig,
-                                                    int threads);
+                                                    int threads, const char* variant = nullptr);
 
   [[nodiscard]] std::string name() const override { return "own_unfused"; }
   [[nodiscard]] std::int64_t extra_bytes() const override;
@@ -40,7 +42,8 @@ class UnfusedMlp final : public Baseline {
 
  private:
   UnfusedMlp() = default;
-  Status plan_all(const Problem& problem, std::int64_t pair_offset_bytes, Rig& rig, int threads);
+  Status plan_all(const Problem& problem, std::int64_t pair_offset_bytes, Rig& rig, int threads,
+                  const char* variant);
 
   Op op_ = Op::kMlp;
   bool merged_ = false;

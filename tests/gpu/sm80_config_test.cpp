@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <set>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@ namespace sluice {
 namespace {
 
 using cuda::sm80::GemmShape;
+using cuda::sm80::kTilings;
 using cuda::sm80::Tiling;
 using gpu::a100;
 
@@ -44,8 +46,8 @@ TEST(Sm80Config, RanksEveryTilingOnceCheapestFirst) {
     for (const std::int64_t n : {8, 576, 4096, 28672}) {
       const GemmShape shape{.m = m, .n = n};
       const std::vector<Tiling> order = ranking(shape);
-      ASSERT_EQ(order.size(), cuda::sm80::tilings().size());
-      for (const Tiling& tiling : cuda::sm80::tilings()) {
+      ASSERT_EQ(order.size(), std::size(kTilings));
+      for (const Tiling& tiling : kTilings) {
         EXPECT_EQ(std::count(order.begin(), order.end(), tiling), 1);
       }
       for (std::size_t i = 1; i < order.size(); ++i) {
@@ -53,6 +55,14 @@ TEST(Sm80Config, RanksEveryTilingOnceCheapestFirst) {
       }
     }
   }
+}
+
+TEST(Sm80Config, LeavesOutWhatDoesNotFit) {
+  // 99 KiB a block, as 8.6, 8.9 and 12.0 have.
+  const std::vector<Tiling> order =
+      ranking({.m = 4096, .n = 28672, .sm_count = 128, .smem_per_block_bytes = 99 * 1024});
+  ASSERT_EQ(order.size(), std::size(kTilings) - 1);
+  for (const Tiling& tiling : order) EXPECT_LE(cuda::sm80::smem_bytes(tiling), 99 * 1024);
 }
 
 TEST(Sm80Config, GoldenChoices) {
@@ -78,7 +88,7 @@ TEST(CudaSm80, TakesAnyBlocksOfRowsAtSixteenBytes) {
 }
 
 TEST(CudaSm80, EveryConfigIsOfferedOnceTheChoiceFirst) {
-  const std::size_t tilings = cuda::sm80::tilings().size();
+  const std::size_t tilings = std::size(kTilings);
   for (const auto& [op, count] : {std::pair<std::string, std::size_t>{"gate_up", tilings},
                                   {"down", tilings},
                                   {"mlp", 2 * tilings - 1}}) {
@@ -109,6 +119,12 @@ TEST(CudaSm80, SaysWhyItRefuses) {
   turing.compute_capability = 75;
   EXPECT_NE(reason_of(problem_of("64x64x96:mlp"), turing).find("the device is 7.5"),
             std::string::npos);
+  Problem wide = problem_of("64x64x96:gate_up:concat");
+  wide.layout.x.row_stride_bytes = std::int64_t{1} << 32;
+  EXPECT_NE(reason_of(wide, a100()).find("x: 64 rows span more than 32 GiB"), std::string::npos)
+      << reason_of(wide, a100());
+  wide.m = 8;  // a tile's rows outside the matrix are its last one again
+  EXPECT_EQ(reason_of(wide, a100()), "");
   Problem vast = problem_of("64x64x96:mlp");
   vast.m = std::int64_t{1} << 30;
   vast.d = vast.h = std::int64_t{1} << 15;

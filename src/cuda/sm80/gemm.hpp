@@ -14,7 +14,7 @@ struct Rows {
   const void* base;
   long long row_stride;
   long long block_stride;
-  long long block_rows;
+  int block_rows;
 };
 
 // out[i, j] of gate_up = gate(x_i · w0_j + bias0_j, x_i · w1_j + bias1_j), of down = x_i · w0_j +
@@ -41,11 +41,8 @@ struct GemmLaunch {
   Stream stream = nullptr;
 };
 
-/// Shared memory of the largest tiling.
-inline constexpr int kSmemBytes = 96 * 1024;
-
-/// Fills the tile counts and enqueues the kernel. kInternal for a tiling that tilings() does not
-/// list. gate_up.cu, down.cu.
+/// Fills the tile counts and enqueues the kernel. kInternal for a tiling that is not in kTilings.
+/// gate_up.cu, down.cu.
 Status launch_gate_up(const GemmLaunch& launch, GemmParams& params) noexcept;
 Status launch_down(const GemmLaunch& launch, GemmParams& params) noexcept;
 

@@ -8,12 +8,6 @@
 namespace sluice::cuda::sm80 {
 namespace {
 
-constexpr Tiling kTilings[] = {
-    {.tile_m = 128, .tile_n = 256, .resident = 1},
-    {.tile_m = 128, .tile_n = 128, .resident = 2},
-    {.tile_m = 64, .tile_n = 128, .resident = 3},
-};
-
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Products a byte that a tiling brings to shared memory, against the largest tile's, weigh little
@@ -35,19 +29,20 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   return products / efficiency(t);
 }
 
-std::span<const Tiling> tilings() noexcept { return kTilings; }
-
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
   std::array<Tiling, std::size(kTilings)> order{};
-  std::copy(std::begin(kTilings), std::end(kTilings), order.begin());
-  // Three elements: insertion sort, which keeps ties in source order and allocates nothing.
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    for (std::size_t at = i; at > 0 && cost(shape, order[at]) < cost(shape, order[at - 1]); --at) {
-      std::swap(order[at], order[at - 1]);
+  std::size_t count = 0;
+  // Few elements: insertion sort, which keeps ties in source order and allocates nothing.
+  for (const Tiling& tiling : kTilings) {
+    if (smem_bytes(tiling) > shape.smem_per_block_bytes) continue;
+    std::size_t at = count++;
+    for (; at > 0 && cost(shape, tiling) < cost(shape, order[at - 1]); --at) {
+      order[at] = order[at - 1];
     }
+    order[at] = tiling;
   }
-  std::copy_n(order.begin(), std::min(out.size(), order.size()), out.begin());
-  return order.size();
+  std::copy_n(order.begin(), std::min(out.size(), count), out.begin());
+  return count;
 }
 
 void name_tiling(const Tiling& t, std::span<char> out) noexcept {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
 
 #include "cuda/device.hpp"
@@ -24,13 +25,17 @@ using sm80::Tiling;
 
 using Tilings = TilingPair<Tiling>;
 
-constexpr std::int64_t kUnitBytes = 16;  // of a copy
-constexpr std::int64_t kUnit = 8;        // elements of it
+constexpr std::int64_t kUnitBytes = 16;      // of a copy
+constexpr std::int64_t kUnit = 8;            // elements of it
+constexpr std::int64_t kMostTileRows = 256;  // no tiling has more
+constexpr int kLeastSmem = sm80::smem_bytes(sm80::kTilings[std::size(sm80::kTilings) - 1]);
 
 GemmShape gate_up_shape(const Problem& p, const Device& device) {
-  return {p.m, 2 * p.h, device.sm_count};
+  return {p.m, 2 * p.h, device.sm_count, device.smem_per_block_bytes};
 }
-GemmShape down_shape(const Problem& p, const Device& device) { return {p.m, p.d, device.sm_count}; }
+GemmShape down_shape(const Problem& p, const Device& device) {
+  return {p.m, p.d, device.sm_count, device.smem_per_block_bytes};
+}
 
 // Strides that would move a row's start off a multiple of 16 bytes.
 Reason stride_refusal(const OperandSpec& spec) {
@@ -43,16 +48,28 @@ Reason stride_refusal(const OperandSpec& spec) {
         static_cast<long long>(l.block_stride_bytes), static_cast<long long>(kUnitBytes));
   }
   if (l.block_cols != 0) return refuse("%s: has blocks of columns", spec.name);
+  // The kernel keeps the distance of a tile's rows from its first one, as 32 bits of 16 bytes.
+  constexpr std::int64_t kMost = std::int64_t{1} << 35;
+  const std::int64_t rows = std::min(kMostTileRows, spec.rows);
+  const std::int64_t run = l.block_rows == 0 ? rows : std::min(l.block_rows, rows);
+  const std::int64_t blocks = l.block_rows == 0 ? 0 : rows / l.block_rows + 1;
+  if (rows > 1 &&
+      (l.row_stride_bytes > kMost / run ||
+       blocks * std::min(l.block_stride_bytes, kMost) > kMost - run * l.row_stride_bytes)) {
+    return refuse("%s: %lld rows span more than 32 GiB", spec.name, static_cast<long long>(rows));
+  }
   return {};
 }
 
 // Of launches: rows, weight rows and tiles are counted in 32 bits.
 Reason size_refusal(const Problem& p) {
-  constexpr std::int64_t kMaxDim = std::int64_t{1} << 30;
-  if (p.m > kMaxDim || p.d > kMaxDim || p.h > kMaxDim) {
-    return refuse("m, d, h are %lld, %lld, %lld, wanted at most %lld each",
+  constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
+  constexpr std::int64_t kMaxWidth = std::int64_t{1} << 25;  // also of the h that mlp keeps
+  if (p.m > kMaxRows || p.d > kMaxWidth || p.h > kMaxWidth) {
+    return refuse("m, d, h are %lld, %lld, %lld, wanted at most %lld, %lld, %lld",
                   static_cast<long long>(p.m), static_cast<long long>(p.d),
-                  static_cast<long long>(p.h), static_cast<long long>(kMaxDim));
+                  static_cast<long long>(p.h), static_cast<long long>(kMaxRows),
+                  static_cast<long long>(kMaxWidth), static_cast<long long>(kMaxWidth));
   }
   constexpr std::int64_t kLeastTile = 64;
   const std::int64_t columns = std::max(p.d, p.h);
@@ -67,7 +84,9 @@ Reason size_refusal(const Problem& p) {
 
 Rows rows_of(const OperandSpec& spec, const void* base) {
   const Layout& l = spec.layout;
-  return {base, l.row_stride_bytes, l.block_stride_bytes, l.block_rows};
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();  // more than there are rows
+  return {base, l.row_stride_bytes, l.block_stride_bytes,
+          static_cast<int>(std::min(l.block_rows, kMost))};
 }
 
 // One call of run().
@@ -146,11 +165,11 @@ class Launcher {
 }  // namespace
 
 Reason sm80_supports(const Problem& p, const Device& device) noexcept {
-  if (device.compute_capability < 80 || device.smem_per_block_bytes < sm80::kSmemBytes) {
+  if (device.compute_capability < 80 || device.smem_per_block_bytes < kLeastSmem) {
     return refuse(
         "needs an Ampere or newer GPU (8.0) with %d bytes of shared memory a block, "
         "the device is %d.%d with %d",
-        sm80::kSmemBytes, device.compute_capability / 10, device.compute_capability % 10,
+        kLeastSmem, device.compute_capability / 10, device.compute_capability % 10,
         device.smem_per_block_bytes);
   }
   if (p.op != Op::kGateUp && p.op != Op::kDown && p.op != Op::kMlp) {
