@@ -132,13 +132,15 @@ Status measure_gemm(Rig& rig, Stopwatch& stopwatch, bool quick, Ceilings& out) {
 
 Status measure_mma(Rig& rig, Stopwatch& stopwatch, bool quick, Ceilings& out) {
   if (rig.device().compute_capability < 80) return {};
-  constexpr int kRounds = 10000;  // some 3 ms: as long as a large GEMM, so that clocks settle alike
+  // Some 3 ms, and often enough for clocks to come back that the GEMM before has lowered: it takes
+  // all the power that the board may have, this loop three quarters of it.
+  constexpr int kRounds = 10000;
   auto sink = RigBuffer::make(rig, 4);
   if (!sink) return sink.error();
   const auto us = shortest_us(
       stopwatch,
       [&](Stream stream) { return enqueue_mma(rig.device(), kRounds, sink->data(), stream); },
-      quick ? 5 : 11);
+      quick ? 30 : 90);
   if (!us) return us.error();
   out.mma_sync_tflops = mma_flops(rig.device(), kRounds) / *us * 1e-6;
   return {};

@@ -79,7 +79,9 @@ template <class Cfg, int kRows>
 struct Copier {
   static constexpr int kStep = Cfg::kThreads / Cfg::kChunks;
   static constexpr int kCount = kRows / kStep;
-  static_assert(Cfg::kThreads % Cfg::kChunks == 0 && kRows % kStep == 0 && kStep % 8 == 0);
+  // Sixteen rows on, a row of B is of the same weight again: distances never lead from one to the
+  // other, which may lie anywhere.
+  static_assert(Cfg::kThreads % Cfg::kChunks == 0 && kRows % kStep == 0 && kStep % 16 == 0);
 
   const char* from;            // the chunk of the first row and the k block to be copied next
   std::int32_t units[kCount];  // from there to the other rows, in 16 bytes
