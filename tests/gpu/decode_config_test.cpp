@@ -271,6 +271,8 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
   EXPECT_EQ(chosen("16x4096x14336:gate_up:interleaved3", h200()).substr(0, 17),
             "cuda.sm90_decode ");
   EXPECT_EQ(chosen("17x4096x14336:gate_up:interleaved3", h200()).substr(0, 10), "cuda.sm80 ");
+  EXPECT_EQ(chosen("40x136x400:mlp:interleaved16", h200()).substr(0, 23),
+            "cuda.sm90_decode_chain ");
   EXPECT_EQ(chosen("64x576x1536:mlp", h200()).substr(0, 23), "cuda.sm90_decode_chain ");
   for (const std::string text :
        {"5x72x200:gate_up:bias:interleaved3", "33x64x72:down:residual:bias_down:pad=8",
@@ -319,6 +321,7 @@ TEST(CudaSm90Decode, SaysWhyItRefuses) {
       {"cuda.sm90_decode", "4x64x96:gate_up:pad=3", "x: a stride of 134 bytes is no multiple"},
       {"cuda.sm90_decode", "4x64x16777216:gate_up", "wanted less than 16777216"},
       {"cuda.sm90_decode", "17x64x96:gate_up:interleaved3", "blocks of 3 rows neither divide 8"},
+      {"cuda.sm90_decode", "17x64x104:gate_up:interleaved16", "leave a short last block"},
       {"cuda.sm90_decode_chain", "4x64x96:down", "is for mlp; down is one launch anyway"},
       {"cuda.sm90_decode_chain", "4x64x96:mlp:norm", "has no norm prologue"},
   };

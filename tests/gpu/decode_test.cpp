@@ -143,7 +143,7 @@ TEST_F(GpuDecode, GatesLayoutsAndFlags) {
     for (const std::string& flag : flags) {
       // Blocks of three rows have no boxes, which more tokens need.
       const std::string m = std::to_string(1 + i * 5 % (layout == "interleaved3" ? 16 : 64));
-      EXPECT_GT(verify_decode(m + "x136x392:mlp:" + gates[i % 8] + ":" + layout + flag, false), 0);
+      EXPECT_GT(verify_decode(m + "x136x400:mlp:" + gates[i % 8] + ":" + layout + flag, false), 0);
       ++i;
     }
   }
