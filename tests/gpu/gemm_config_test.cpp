@@ -166,16 +166,17 @@ TEST(GemmConfig, ADeviceSmallerThanAClusterHasACost) {
   }
 }
 
-// Measured orders, docs/kernels/gate_up.md. Up to 64 tokens stream-K balances the weights' bytes;
-// one row tile or three of narrow tiles keep all SMs in step; then waves on 132 SMs are what
-// separates the tilings.
+// Measured orders, docs/kernels/gate_up.md. Up to 256 tokens 128 tiles of 224 weight rows are one
+// whole tile a CTA, or two; then waves on 132 SMs are what separates the tilings.
 TEST(GemmConfig, GoldenChoicesOfGateUp) {
-  EXPECT_EQ(best(gate_up(1, 4096, 14336)), "sk64x128c1g16");
-  EXPECT_EQ(best(gate_up(64, 4096, 14336)), "sk64x128c1g16");
-  EXPECT_EQ(best(gate_up(128, 4096, 14336)), "pp128x128c1g16");
-  EXPECT_EQ(best(gate_up(192, 4096, 14336)), "sk192x192c1g16");
-  // Two row tiles: 180 tiles on 66 clusters, 3 waves: 480 / 0.985 against 2 of 256: 512 / 0.975.
-  EXPECT_EQ(best(gate_up(256, 4096, 14336)), "pp128x160c2g8");
+  EXPECT_EQ(best(gate_up(1, 4096, 14336)), "sk128x224c1g16");
+  EXPECT_EQ(best(gate_up(64, 4096, 14336)), "sk128x224c1g16");
+  EXPECT_EQ(best(gate_up(128, 4096, 14336)), "sk128x224c1g16");
+  EXPECT_EQ(best(gate_up(192, 4096, 14336)), "sk128x224c2g8");
+  // Two row tiles, a cluster: two whole tiles a worker, 448, against 3 waves of 160: 480 / 0.985.
+  EXPECT_EQ(best(gate_up(256, 4096, 14336)), "sk128x224c2g8");
+  // Two row tiles and a padded one: four waves of 192 without clusters.
+  EXPECT_EQ(best(gate_up(384, 4096, 14336)), "pp128x192c1g16");
   // 448 tiles, 7 waves: 896 / 0.955 = 938 against 300 tiles, 5 waves (the last of 36): 960.
   EXPECT_EQ(best(gate_up(512, 4096, 14336)), "pp128x128c2g8");
   // 720 tiles of 160, 11 waves: 1760 / 0.985 = 1787 against 7 waves of 256: 1838.
@@ -184,7 +185,7 @@ TEST(GemmConfig, GoldenChoicesOfGateUp) {
   EXPECT_EQ(best(gate_up(2048, 4096, 14336)), "pp128x160c2g8");
   EXPECT_EQ(best(gate_up(4096, 4096, 14336)), "pp128x192c2g8");
   EXPECT_EQ(best(gate_up(16384, 4096, 14336)), "pp128x192c2g8");
-  EXPECT_EQ(best(gate_up(256, 8192, 28672)), "pp128x128c2g8");
+  EXPECT_EQ(best(gate_up(256, 8192, 28672)), "sk128x224c2g8");
   EXPECT_EQ(best(gate_up(512, 8192, 28672)), "pp128x160c2g8");
   EXPECT_EQ(best(gate_up(2048, 8192, 28672)), "pp128x192c2g8");
   // 1110 tiles of 192, 17 waves (16.8 are full): 3264 against 13 waves of 256: 3379.
@@ -196,7 +197,7 @@ TEST(GemmConfig, GoldenChoicesOfDown) {
   // 32 tiles: four CTAs a tile under stream-K.
   EXPECT_EQ(best(down(1, 4096, 14336)), "sk64x128c1g16");
   EXPECT_EQ(best(down(128, 4096, 14336)), "sk128x128c1g16");
-  EXPECT_EQ(best(down(256, 4096, 14336)), "sk128x256c2g8");
+  EXPECT_EQ(best(down(256, 4096, 14336)), "sk128x128c1g16");
   EXPECT_EQ(best(down(384, 4096, 14336)), "sk192x192c1g16");
   // All tiles fit one wave: the narrower ones are done first.
   EXPECT_EQ(best(down(512, 4096, 14336)), "pp128x128c2g8");
@@ -205,8 +206,8 @@ TEST(GemmConfig, GoldenChoicesOfDown) {
   EXPECT_EQ(best(down(4096, 4096, 14336)), "pp128x128c2g8");
   // 704 tiles of 192, 11 waves: 2112 against 16 waves of 128: 2048 / 0.955 = 2145.
   EXPECT_EQ(best(down(8192, 4096, 14336)), "pp128x192c2g8");
-  // 128 tiles of 128 without clusters, 1 wave: nothing is cut.
-  EXPECT_EQ(best(down(128, 16384, 53248)), "pp128x128c1g16");
+  // 128 tiles of 128, one a CTA: nothing is cut.
+  EXPECT_EQ(best(down(128, 16384, 53248)), "sk128x128c1g16");
   EXPECT_EQ(best(down(8192, 8192, 28672)), "pp128x192c2g8");
 }
 
@@ -281,9 +282,11 @@ TEST(CudaSm90, WorkspaceHoldsWhatLaunchesLeaveForEachOther) {
   EXPECT_EQ(bytes("512x4096x14336:gate_up"), 0U);
   EXPECT_EQ(bytes("512x4096x14336:down"), 0U);
   EXPECT_EQ(bytes("512x4096x14336:gate_up_grad"), 0U);
-  // Two tiles of 64 x 128 sums an SM.
-  EXPECT_EQ(bytes("64x4096x14336:gate_up"),
-            kWorkspaceHeaderBytes + std::size_t{2} * kSmCount * 64 * 128 * 4);
+  // Whole tiles under stream-K leave nothing; cut ones two tiles of sums a worker.
+  EXPECT_EQ(bytes("64x4096x14336:gate_up"), 0U);
+  EXPECT_EQ(bytes("256x8192x28672:gate_up"), 0U);
+  EXPECT_EQ(bytes("64x4096x14336:down"),
+            kWorkspaceHeaderBytes + std::size_t{2} * 128 * 64 * 128 * 4);
   constexpr std::size_t kHidden = std::size_t{512} * 14336 * 2;
   EXPECT_EQ(bytes("512x4096x14336:mlp"), kWorkspaceHeaderBytes + kHidden);
   // h, dg and du; with recompute g and u lie where dg and du will.

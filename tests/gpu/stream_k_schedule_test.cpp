@@ -74,14 +74,26 @@ TEST(StreamK, CutTilesShareNeitherSlotsNorTickets) {
   }
 }
 
-// 8B: gate_up has 224 tiles of 64 units, in shares of 108 and 109; down 32 tiles of 224, each cut
-// into four alike, since 128 of 132 workers do.
-TEST(StreamK, Llama8B) {
-  const StreamK gate_up = make_stream_k(224, 64, 132);
+// Qwen2.5-7B: gate_up has 170 tiles of 56 units, in shares of 72 and 73.
+TEST(StreamK, Qwen7B) {
+  const StreamK gate_up = make_stream_k(170, 56, 132);
   EXPECT_EQ(gate_up.workers, 132);
-  EXPECT_EQ(gate_up.each, 108);
+  EXPECT_EQ(gate_up.each, 72);
   EXPECT_EQ(gate_up.first_holder(1), 0);
   EXPECT_EQ(gate_up.last_holder(1), 1);
+}
+
+// 8B: gate_up has 128 tiles, one a worker, or on clusters of two two a worker; down 32 tiles of 224
+// units, each cut into four alike. 128 of 132 workers do.
+TEST(StreamK, Llama8B) {
+  const StreamK gate_up = make_stream_k(128, 64, 132);
+  EXPECT_EQ(gate_up.workers, 128);
+  EXPECT_EQ(gate_up.each, 64);
+  EXPECT_EQ(gate_up.rest, 0);
+  const StreamK pairs = make_stream_k(128, 64, 66);
+  EXPECT_EQ(pairs.workers, 64);
+  EXPECT_EQ(pairs.each, 128);
+  EXPECT_EQ(pairs.rest, 0);
   const StreamK down = make_stream_k(32, 224, 132);
   EXPECT_EQ(down.workers, 128);
   EXPECT_EQ(down.each, 56);

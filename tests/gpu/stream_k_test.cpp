@@ -79,11 +79,12 @@ TEST_F(GpuStreamK, OneTileOfEachOperator) {
   }
 }
 
-// Tiles cut once, cut into many pieces (8 columns out of 4400) and not at all.
+// Tiles cut once, cut into many pieces (8 columns out of 4400) and not at all, one a worker and
+// several.
 TEST_F(GpuStreamK, TailsInEveryDirection) {
   for (const std::string shape :
        {"3x8x8", "17x72x104", "33x1032x264", "64x264x4400", "65x4424x136", "100x8456x1544",
-        "129x520x2056", "193x1544x392", "257x2056x1032", "300x136x3080"}) {
+        "129x520x2056", "193x1544x392", "257x2056x1032", "300x136x3080", "40x72x29568"}) {
     for (const std::string op : {"gate_up", "down", "mlp"}) {
       ASSERT_NO_FATAL_FAILURE(expect_exact(shape + ":" + op + ":fp16"));
       ASSERT_NO_FATAL_FAILURE(expect_exact(shape + ":" + op + ":interleaved1"));

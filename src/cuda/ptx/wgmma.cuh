@@ -69,156 +69,77 @@ __device__ __forceinline__ void wgmma_wait() {
 template <int N, class Element, bool kTransposedB = false, bool kTransposedA = false>
 struct Wgmma;
 
-// Operand lists of N / 2 accumulators.
+// Operand lists of N / 2 accumulators: what they are, and their numbers in the text.
 #define SLUICE_D8(i)                                                                          \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 #define SLUICE_D32(i) SLUICE_D8(i), SLUICE_D8(i + 8), SLUICE_D8(i + 16), SLUICE_D8(i + 24)
-// Few columns: the tokens of a decode step, beside 64 rows of weights.
 #define SLUICE_REGS16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define SLUICE_WGMMA32(Element, type)                                                            \
-  template <>                                                                                    \
-  struct Wgmma<32, Element> {                                                                    \
-    __device__ __forceinline__ static void mma(float (&d)[16], std::uint64_t a, std::uint64_t b, \
-                                               bool first) {                                     \
-      asm volatile(                                                                              \
-          "{.reg .pred add; setp.eq.b32 add, %18, 0;\n"                                          \
-          "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {" SLUICE_REGS16         \
-          "}, %16, %17, add, 1, 1, 0, 0;}"                                                       \
-          : SLUICE_D8(0), SLUICE_D8(8)                                                           \
-          : "l"(a), "l"(b), "r"(static_cast<int>(first)));                                       \
-    }                                                                                            \
-  };
-SLUICE_WGMMA32(__nv_bfloat16, "bf16")
-SLUICE_WGMMA32(__half, "f16")
-#undef SLUICE_WGMMA32
-#undef SLUICE_REGS16
-
-#define SLUICE_REGS32                                                      \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SLUICE_WGMMA64(Element, type)                                                            \
-  template <>                                                                                    \
-  struct Wgmma<64, Element> {                                                                    \
-    __device__ __forceinline__ static void mma(float (&d)[32], std::uint64_t a, std::uint64_t b, \
-                                               bool first) {                                     \
-      asm volatile(                                                                              \
-          "{.reg .pred add; setp.eq.b32 add, %34, 0;\n"                                          \
-          "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" SLUICE_REGS32         \
-          "}, %32, %33, add, 1, 1, 0, 0;}"                                                       \
-          : SLUICE_D32(0)                                                                        \
-          : "l"(a), "l"(b), "r"(static_cast<int>(first)));                                       \
-    }                                                                                            \
-  };
-SLUICE_WGMMA64(__nv_bfloat16, "bf16")
-SLUICE_WGMMA64(__half, "f16")
-#undef SLUICE_WGMMA64
-#undef SLUICE_REGS32
-
-#define SLUICE_REGS64                                                                \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define SLUICE_WGMMA128(Element, type)                                                           \
-  template <bool kTransposedB, bool kTransposedA>                                                \
-  struct Wgmma<128, Element, kTransposedB, kTransposedA> {                                       \
-    __device__ __forceinline__ static void mma(float (&d)[64], std::uint64_t a, std::uint64_t b, \
-                                               bool first) {                                     \
-      asm volatile(                                                                              \
-          "{.reg .pred add; setp.eq.b32 add, %66, 0;\n"                                          \
-          "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" SLUICE_REGS64        \
-          "}, %64, %65, add, 1, 1, %68, %67;}"                                                   \
-          : SLUICE_D32(0), SLUICE_D32(32)                                                        \
-          : "l"(a), "l"(b), "r"(static_cast<int>(first)), "n"(static_cast<int>(kTransposedB)),   \
-            "n"(static_cast<int>(kTransposedA)));                                                \
-    }                                                                                            \
-  };
-SLUICE_WGMMA128(__nv_bfloat16, "bf16")
-SLUICE_WGMMA128(__half, "f16")
-#undef SLUICE_WGMMA128
-#undef SLUICE_REGS64
-
-#define SLUICE_REGS80                                                                \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define SLUICE_WGMMA160(Element, type)                                                           \
-  template <bool kTransposedB, bool kTransposedA>                                                \
-  struct Wgmma<160, Element, kTransposedB, kTransposedA> {                                       \
-    __device__ __forceinline__ static void mma(float (&d)[80], std::uint64_t a, std::uint64_t b, \
-                                               bool first) {                                     \
-      asm volatile(                                                                              \
-          "{.reg .pred add; setp.eq.b32 add, %82, 0;\n"                                          \
-          "wgmma.mma_async.sync.aligned.m64n160k16.f32." type "." type " {" SLUICE_REGS80        \
-          "}, %80, %81, add, 1, 1, %84, %83;}"                                                   \
-          : SLUICE_D32(0), SLUICE_D32(32), SLUICE_D8(64), SLUICE_D8(72)                          \
-          : "l"(a), "l"(b), "r"(static_cast<int>(first)), "n"(static_cast<int>(kTransposedB)),   \
-            "n"(static_cast<int>(kTransposedA)));                                                \
-    }                                                                                            \
-  };
-SLUICE_WGMMA160(__nv_bfloat16, "bf16")
-SLUICE_WGMMA160(__half, "f16")
-#undef SLUICE_WGMMA160
-#undef SLUICE_REGS80
-
-#define SLUICE_REGS96                                                                \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define SLUICE_WGMMA192(Element, type)                                                           \
-  template <bool kTransposedB, bool kTransposedA>                                                \
-  struct Wgmma<192, Element, kTransposedB, kTransposedA> {                                       \
-    __device__ __forceinline__ static void mma(float (&d)[96], std::uint64_t a, std::uint64_t b, \
-                                               bool first) {                                     \
-      asm volatile(                                                                              \
-          "{.reg .pred add; setp.eq.b32 add, %98, 0;\n"                                          \
-          "wgmma.mma_async.sync.aligned.m64n192k16.f32." type "." type " {" SLUICE_REGS96        \
-          "}, %96, %97, add, 1, 1, %100, %99;}"                                                  \
-          : SLUICE_D32(0), SLUICE_D32(32), SLUICE_D32(64)                                        \
-          : "l"(a), "l"(b), "r"(static_cast<int>(first)), "n"(static_cast<int>(kTransposedB)),   \
-            "n"(static_cast<int>(kTransposedA)));                                                \
-    }                                                                                            \
-  };
-SLUICE_WGMMA192(__nv_bfloat16, "bf16")
-SLUICE_WGMMA192(__half, "f16")
-#undef SLUICE_WGMMA192
-#undef SLUICE_REGS96
-
+#define SLUICE_REGS32 \
+  SLUICE_REGS16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SLUICE_REGS48 \
+  SLUICE_REGS32       \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define SLUICE_REGS64 \
+  SLUICE_REGS48       \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SLUICE_REGS80 \
+  SLUICE_REGS64       \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define SLUICE_REGS96 \
+  SLUICE_REGS80       \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define SLUICE_REGS112 \
+  SLUICE_REGS96        \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define SLUICE_REGS128                                                                           \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define SLUICE_WGMMA256(Element, type)                                                            \
-  template <bool kTransposedB, bool kTransposedA>                                                 \
-  struct Wgmma<256, Element, kTransposedB, kTransposedA> {                                        \
-    __device__ __forceinline__ static void mma(float (&d)[128], std::uint64_t a, std::uint64_t b, \
-                                               bool first) {                                      \
-      asm volatile(                                                                               \
-          "{.reg .pred add; setp.eq.b32 add, %130, 0;\n"                                          \
-          "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" SLUICE_REGS128        \
-          "}, %128, %129, add, 1, 1, %132, %131;}"                                                \
-          : SLUICE_D32(0), SLUICE_D32(32), SLUICE_D32(64), SLUICE_D32(96)                         \
-          : "l"(a), "l"(b), "r"(static_cast<int>(first)), "n"(static_cast<int>(kTransposedB)),    \
-            "n"(static_cast<int>(kTransposedA)));                                                 \
-    }                                                                                             \
-  };
-SLUICE_WGMMA256(__nv_bfloat16, "bf16")
-SLUICE_WGMMA256(__half, "f16")
-#undef SLUICE_WGMMA256
-#undef SLUICE_REGS128
+  SLUICE_REGS112                                                                                 \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
+  "%127"
 
-#undef SLUICE_D8
+// a, b: the descriptors; first, tb, ta: the flags, all by their operand numbers.
+#define SLUICE_WGMMA_OF(N, Element, type, regs, a, b, first, tb, ta, ...)                       \
+  template <bool kTransposedB, bool kTransposedA>                                               \
+  struct Wgmma<N, Element, kTransposedB, kTransposedA> {                                        \
+    __device__ __forceinline__ static void mma(float (&d)[N / 2], std::uint64_t a_tile,         \
+                                               std::uint64_t b_tile, bool is_first) {           \
+      asm volatile("{.reg .pred add; setp.eq.b32 add, %" #first                                 \
+                   ", 0;\n"                                                                     \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" regs    \
+                   "}, %" #a ", %" #b ", add, 1, 1, %" #ta ", %" #tb ";}"                       \
+                   : __VA_ARGS__                                                                \
+                   : "l"(a_tile), "l"(b_tile), "r"(static_cast<int>(is_first)),                 \
+                     "n"(static_cast<int>(kTransposedB)), "n"(static_cast<int>(kTransposedA))); \
+    }                                                                                           \
+  };
+#define SLUICE_WGMMA(N, regs, a, b, first, tb, ta, ...)                             \
+  SLUICE_WGMMA_OF(N, __nv_bfloat16, "bf16", regs, a, b, first, tb, ta, __VA_ARGS__) \
+  SLUICE_WGMMA_OF(N, __half, "f16", regs, a, b, first, tb, ta, __VA_ARGS__)
+
+// Few columns: the tokens of a decode step, beside 64 rows of weights.
+SLUICE_WGMMA(32, SLUICE_REGS16, 16, 17, 18, 19, 20, SLUICE_D8(0), SLUICE_D8(8))
+SLUICE_WGMMA(64, SLUICE_REGS32, 32, 33, 34, 35, 36, SLUICE_D32(0))
+SLUICE_WGMMA(128, SLUICE_REGS64, 64, 65, 66, 67, 68, SLUICE_D32(0), SLUICE_D32(32))
+SLUICE_WGMMA(160, SLUICE_REGS80, 80, 81, 82, 83, 84, SLUICE_D32(0), SLUICE_D32(32), SLUICE_D8(64),
+             SLUICE_D8(72))
+SLUICE_WGMMA(192, SLUICE_REGS96, 96, 97, 98, 99, 100, SLUICE_D32(0), SLUICE_D32(32), SLUICE_D32(64))
+SLUICE_WGMMA(224, SLUICE_REGS112, 112, 113, 114, 115, 116, SLUICE_D32(0), SLUICE_D32(32),
+             SLUICE_D32(64), SLUICE_D8(96), SLUICE_D8(104))
+SLUICE_WGMMA(256, SLUICE_REGS128, 128, 129, 130, 131, 132, SLUICE_D32(0), SLUICE_D32(32),
+             SLUICE_D32(64), SLUICE_D32(96))
+
+#undef SLUICE_WGMMA
+#undef SLUICE_WGMMA_OF
+#undef SLUICE_REGS128
+#undef SLUICE_REGS112
+#undef SLUICE_REGS96
+#undef SLUICE_REGS80
+#undef SLUICE_REGS64
+#undef SLUICE_REGS48
+#undef SLUICE_REGS32
+#undef SLUICE_REGS16
 #undef SLUICE_D32
+#undef SLUICE_D8
 
 }  // namespace sluice::cuda::ptx

@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
-#include "cuda/sm90/stream_k.hpp"
+#include "cuda/workspace.hpp"
 
 namespace sluice::cuda::sm90 {
 namespace {
@@ -17,8 +18,8 @@ constexpr Tiling kGateUp[] = {
     {.tile_n = 128, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 192, .cluster = 1, .pingpong = true, .group = 16},
     {.tile_n = 128, .cluster = 1, .pingpong = true, .group = 16},
-    {.tile_n = 128, .cluster = 1, .pingpong = false, .group = 16, .rows = 64, .stream_k = true},
-    {.tile_n = 192, .cluster = 1, .pingpong = false, .group = 16, .rows = 192, .stream_k = true},
+    {.tile_n = 224, .cluster = 1, .pingpong = false, .group = 16, .rows = 128, .stream_k = true},
+    {.tile_n = 224, .cluster = 2, .pingpong = false, .group = 8, .rows = 128, .stream_k = true},
 };
 constexpr Tiling kDown[] = {
     {.tile_n = 192, .cluster = 2, .pingpong = true, .group = 8},
@@ -55,19 +56,24 @@ double efficiency(const Tiling& t, std::int64_t row_tiles) {
 
 // What one SM takes, in picoseconds, as measured on an H200 (docs/kernels/gate_up.md): for 128 rows
 // of x by one weight row by one of k on the tensor cores (256 FLOPs of 785 TFLOP/s on 132 SMs), for
-// a weight from memory (4.60 TB/s), for an element of a stage where SMs walk k in step and where
-// not.
+// a weight from memory (4.60 TB/s), for an element of a stage of whole tiles in waves, and under
+// stream-K where SMs walk k in step and where not.
 constexpr double kTensorPs = 43.0;
 constexpr double kMemoryPs = 57.4;
-constexpr double kInStepPs = 30.0;
+constexpr double kWavePs = 30.0;
+constexpr double kInStepPs = 24.0;
 constexpr double kOutOfStepPs = 40.8;
-// Microseconds of a launch, of one with cut tiles, and of each of their partial sums.
-constexpr double kWholeUs = 4.0;
-constexpr double kCutUs = 8.0;
+// Microseconds of a launch in waves, of one under stream-K, and of each partial sum of a cut tile.
+constexpr double kWaveUs = 4.0;
+constexpr double kStreamKUs = 8.0;
 constexpr double kPartialUs = 1.1e-4;
 
 std::int64_t tiles_of(const GemmShape& shape, const Tiling& t) {
   return ceil_div(ceil_div(shape.m, t.rows), t.cluster) * ceil_div(shape.n, t.tile_n);
+}
+
+int clusters(const GemmShape& shape, const Tiling& t) {
+  return std::max(1, shape.sm_count / t.cluster);
 }
 
 bool stream_k_serves(const GemmShape& shape, const Tiling& t) {
@@ -81,39 +87,48 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   if (shape.m == 0) return 0;
   const std::int64_t row_tiles = ceil_div(shape.m, t.rows);
   const std::int64_t tiles = tiles_of(shape, t);
-  const int workers = stream_k_workers(t, shape.sm_count);
   const double column_us = static_cast<double>(shape.k) * 1e-6;  // times picoseconds
   // Every weight crosses the memory bus once.
   const double memory = static_cast<double>(shape.n) / std::max(1, shape.sm_count) * kMemoryPs;
   const double tensor = t.tile_n * (static_cast<double>(t.rows) / kTileM) * kTensorPs;
   const auto rows = static_cast<double>(std::min<std::int64_t>(shape.m, t.rows));
   if (!t.stream_k) {
-    const auto waves = static_cast<double>(ceil_div(tiles, workers));
-    const double stage = (t.rows + static_cast<double>(t.tile_n) / t.cluster) * kInStepPs;
+    const auto waves = static_cast<double>(ceil_div(tiles, clusters(shape, t)));
+    const double stage = (t.rows + static_cast<double>(t.tile_n) / t.cluster) * kWavePs;
     // NOTE: rows of a box behind the matrix cost more than rows of it: 90, 80 and 67 us at 8B's
     // gate_up with 16, 64 and 128 tokens.
     const double empty = row_tiles == 1 ? 1.4 - 0.4 * rows / kTileM : 1.0;
     const double tile = std::max(tensor / efficiency(t, row_tiles), stage * empty);
-    return std::max(waves * tile, memory) * column_us + kWholeUs;
+    return std::max(waves * tile, memory) * column_us + kWaveUs;
   }
-  const auto k_units = static_cast<int>(ceil_div(shape.k, kTileK));
-  const StreamK s = make_stream_k(static_cast<int>(tiles), k_units, workers);
+  const StreamK s = stream_k_schedule(shape, t);
   const bool in_step = s.workers % tiles == 0 || tiles % s.workers == 0;
   const double stage =
       (rows + static_cast<double>(t.tile_n) / t.cluster) * (in_step ? kInStepPs : kOutOfStepPs);
   const double share = static_cast<double>(tiles) / s.workers;
-  const double pieces = static_cast<double>(k_units) / s.each + (in_step ? 0 : 1);
-  return std::max(share * std::max(tensor, stage), memory) * column_us + kCutUs +
+  const bool whole = tiles % s.workers == 0;
+  const double pieces = whole ? 0 : static_cast<double>(s.k_units) / s.each + (in_step ? 0 : 1);
+  // The row tiles of a column are neighbours: a worker that has several reads its weights again,
+  // from memory, and a tenth slower (121 us for 8B's gate_up, 192 tokens and 128 rows).
+  const double tiles_a_column = static_cast<double>(ceil_div(row_tiles, t.cluster));
+  const double reads = 1.1 * std::min(tiles_a_column, std::ceil(share)) - 0.1;
+  return std::max(share * std::max(tensor, stage), reads * memory) * column_us + kStreamKUs +
          pieces * t.rows * t.tile_n * kPartialUs;
 }
 
-int stream_k_workers(const Tiling& t, int sm_count) noexcept {
-  return std::max(1, sm_count / t.cluster);
+StreamK stream_k_schedule(const GemmShape& shape, const Tiling& t) noexcept {
+  // A worker has a ticket for each 64 rows.
+  const int tickets = WorkspaceHeader::kTickets / (t.rows / 64 * t.cluster);
+  return make_stream_k(static_cast<int>(tiles_of(shape, t)),
+                       static_cast<int>(ceil_div(shape.k, kTileK)),
+                       std::min(clusters(shape, t), tickets));
 }
 
-std::int64_t stream_k_partial_bytes(const Tiling& t, int sm_count) noexcept {
-  const std::int64_t ctas = std::int64_t{stream_k_workers(t, sm_count)} * t.cluster;
-  return 2 * ctas * t.rows * t.tile_n * static_cast<std::int64_t>(sizeof(float));
+std::int64_t stream_k_partial_bytes(const GemmShape& shape, const Tiling& t) noexcept {
+  const StreamK s = stream_k_schedule(shape, t);
+  if (tiles_of(shape, t) % s.workers == 0) return 0;
+  return std::int64_t{2} * s.workers * t.cluster * t.rows * t.tile_n *
+         static_cast<std::int64_t>(sizeof(float));
 }
 
 std::span<const Tiling> tilings(GemmKind kind) noexcept {

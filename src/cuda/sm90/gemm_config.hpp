@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include "cuda/sm90/stream_k.hpp"
+
 namespace sluice::cuda::sm90 {
 
 inline constexpr int kTileM = 128;  ///< rows of x a CTA, but under stream-K
@@ -52,11 +54,14 @@ struct GemmShape {
 /// docs/kernels/gate_up.md.
 inline constexpr int kStreamKMaxTokens = 384;
 
-/// Workers of a tiling at most: one a cluster that fits the device.
-[[nodiscard]] int stream_k_workers(const Tiling& tiling, int sm_count) noexcept;
+/// Who multiplies what of a shape under a stream-K tiling: at most one worker a cluster that fits
+/// the device.
+[[nodiscard]] StreamK stream_k_schedule(const GemmShape& shape, const Tiling& tiling) noexcept;
 
-/// Bytes of the workspace where CTAs leave the sums of cut tiles: two tiles each, in fp32.
-[[nodiscard]] std::int64_t stream_k_partial_bytes(const Tiling& tiling, int sm_count) noexcept;
+/// Bytes of the workspace where CTAs leave the sums of cut tiles: two tiles each, in fp32; 0 where
+/// no tile is cut.
+[[nodiscard]] std::int64_t stream_k_partial_bytes(const GemmShape& shape,
+                                                  const Tiling& tiling) noexcept;
 
 /// The tilings that exist for a kind, in the order of the source.
 [[nodiscard]] std::span<const Tiling> tilings(GemmKind kind) noexcept;

@@ -89,13 +89,13 @@ Scratch lay_out(const Plan& plan, void* payload) {
   Scratch s;
   if (p.op == Op::kMlp) s.h = cursor.take(p.m * p.h * size_bytes(p.x_dtype));
   std::int64_t partials = 0;
-  const auto reserve = [&](const Tiling& tiling) {
+  const auto reserve = [&](const GemmShape& shape, const Tiling& tiling) {
     if (tiling.stream_k) {
-      partials = std::max(partials, sm90::stream_k_partial_bytes(tiling, plan.device.sm_count));
+      partials = std::max(partials, sm90::stream_k_partial_bytes(shape, tiling));
     }
   };
-  if (has_gate_up(p)) reserve(tilings.gate_up);
-  if (has_down(p)) reserve(tilings.down);
+  if (has_gate_up(p)) reserve(gate_up_shape(p, plan.device), tilings.gate_up);
+  if (has_down(p)) reserve(down_shape(p, plan.device), tilings.down);
   if (partials > 0) s.partials = cursor.take(partials);
   s.bytes = cursor.used();
   return s;

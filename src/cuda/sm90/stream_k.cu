@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // gate_up and down under the stream-K schedule on Hopper: the instantiations marked stream_k in
 // gemm_config.cpp.
-#include <algorithm>
-
 #include "cuda/launch.hpp"
 #include "cuda/sm90/stream_k.cuh"
 
@@ -12,19 +10,19 @@ namespace {
 // The compile-time form of a Tiling; what load_weights(), multiply() and the epilogue read is named
 // as in GemmConfig.
 template <GemmKind kGemmKind, class ElementType, int kRowCount, int kN, int kClusterSize,
-          int kStageCount, bool kIsPingpong>
+          int kStageCount>
 struct StreamKernel {
   using Element = ElementType;
   static constexpr GemmKind kKind = kGemmKind;
   static constexpr bool kTransposedA = false;
   static constexpr bool kTransposedB = false;
-  static constexpr bool kPingpong = kIsPingpong;
   static constexpr int kRows = kRowCount;
-  static constexpr int kConsumers = kPingpong ? 2 : kRows / 64;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
+  static constexpr int kConsumers = kRows / 64;
   static constexpr int kThreads = (kConsumers + 1) * 128;
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
+  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kTileN = kN;
+  static constexpr int kTurns = kTileN == 224 ? 7 : 4;  // of the epilogue
   static constexpr int kStages = kStageCount;
   static constexpr int kCluster = kClusterSize;
   static constexpr int kABytes = kRows * kTileK * 2;
@@ -34,20 +32,20 @@ struct StreamKernel {
   static constexpr int kOutBytes = 0;
   static constexpr int kSmemBytes = 1024 + kStages * (kStageBytes + 16);  // 1024: to align the base
   // Four floats each that a fix-up loads at once, as registers allow beside the accumulators.
-  static constexpr int kFixUpVectors = kConsumers > 2 ? 8 : 16;
+  static constexpr int kFixUpVectors = kConsumers == 3 ? 8 : 16;
 };
 
 template <class Cfg>
 Status launch_config(const GemmLaunch& launch, StreamKParams& p) noexcept {
-  const int rows = Cfg::kRows * Cfg::kCluster;
   GemmParams& gemm = p.gemm;
+  const int rows = Cfg::kRows * Cfg::kCluster;
   gemm.order.m_tiles = (gemm.m + rows - 1) / rows;
   gemm.order.n_tiles = (gemm.n + Cfg::kOutCols - 1) / Cfg::kOutCols;
   gemm.order.group = launch.tiling.group;
   gemm.order.tiles = gemm.order.m_tiles * gemm.order.n_tiles;
-  p.schedule = make_stream_k(gemm.order.tiles, (gemm.k + kTileK - 1) / kTileK,
-                             std::min(stream_k_workers(launch.tiling, launch.sm_count),
-                                      WorkspaceHeader::kTickets / (rows / 64)));
+  const std::int64_t weight_rows = std::int64_t{gemm.n} * (Cfg::kTileN / Cfg::kOutCols);
+  p.schedule =
+      stream_k_schedule({gemm.m, weight_rows, gemm.k, Cfg::kKind, launch.sm_count}, launch.tiling);
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(p.schedule.workers * Cfg::kCluster));
   shape.block = dim3(Cfg::kThreads);
@@ -63,18 +61,25 @@ Status launch_typed(const GemmLaunch& launch, StreamKParams& p) noexcept {
   const auto is = [&](int rows, int tile_n, int cluster) {
     return t.stream_k && t.rows == rows && t.tile_n == tile_n && t.cluster == cluster;
   };
-  if (is(64, 128, 1)) {
-    return launch_config<StreamKernel<kKind, Element, 64, 128, 1, 9, true>>(launch, p);
-  }
-  if (is(192, 192, 1)) {
-    return launch_config<StreamKernel<kKind, Element, 192, 192, 1, 4, false>>(launch, p);
-  }
-  if constexpr (kKind == GemmKind::kDown) {
+  if constexpr (kKind == GemmKind::kGateUp) {
+    if (is(128, 224, 1)) {
+      return launch_config<StreamKernel<kKind, Element, 128, 224, 1, 5>>(launch, p);
+    }
+    if (is(128, 224, 2)) {
+      return launch_config<StreamKernel<kKind, Element, 128, 224, 2, 5>>(launch, p);
+    }
+  } else {
+    if (is(64, 128, 1)) {
+      return launch_config<StreamKernel<kKind, Element, 64, 128, 1, 9>>(launch, p);
+    }
     if (is(128, 128, 1)) {
-      return launch_config<StreamKernel<kKind, Element, 128, 128, 1, 7, true>>(launch, p);
+      return launch_config<StreamKernel<kKind, Element, 128, 128, 1, 7>>(launch, p);
+    }
+    if (is(192, 192, 1)) {
+      return launch_config<StreamKernel<kKind, Element, 192, 192, 1, 4>>(launch, p);
     }
     if (is(128, 256, 2)) {
-      return launch_config<StreamKernel<kKind, Element, 128, 256, 2, 4, false>>(launch, p);
+      return launch_config<StreamKernel<kKind, Element, 128, 256, 2, 4>>(launch, p);
     }
   }
   return make_error(ErrorCode::kInternal, "sm90 stream-K: no kernel for rows %d, tile_n %d", t.rows,

@@ -4,11 +4,8 @@
 // docs/kernels/gate_up.md.
 //
 // roles, one CTA an SM
-//   warpgroups 0 ..  consumers: WGMMA, fix-up, stores from registers
+//   warpgroups 0 ..  consumers, of 64 rows of x each: WGMMA, fix-up, stores from registers
 //   last warpgroup   producer: one thread issues every TMA load
-// schedules, see consume_stream()
-//   pingpong     two consumers take segments in turns
-//   cooperative  consumers share every segment, 64 rows of x each
 // shared memory
 //   stages x { A: rows x 64, B: N x 64 } elements, 128-byte swizzle | mbarriers
 //   With fewer tokens than rows a copy brings the tokens' rows alone. The rows behind them hold
@@ -18,8 +15,6 @@
 //   full[s]   1 arrival (the producer's expect_tx) and the stage's bytes; consumers wait
 //   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
 //             stage; producers wait
-// named barriers
-//   3 + w     256: "the tensor cores are yours", from the other consumer to w (pingpong)
 // tickets, in the workspace header
 //   A warp whose tile is cut leaves its sums in the workspace and takes a ticket; whoever takes the
 //   last adds all pieces up in the order of k and finishes the tile. Nobody waits for another CTA.
@@ -33,11 +28,18 @@ namespace sluice::cuda::sm90 {
 
 template <class Cfg>
 concept StreamKConfig = requires {
-  requires Cfg::kTileN % 64 == 0 && Cfg::kTileN <= 256;
+  requires Cfg::kTileN % 32 == 0 && Cfg::kTileN <= 256;
   requires Cfg::kCluster == 1 || Cfg::kCluster == 2;
-  requires Cfg::kConsumers == (Cfg::kPingpong ? 2 : Cfg::kRows / 64);
-  requires !Cfg::kPingpong || Cfg::kRows * Cfg::kTileN <= 128 * 128;  // accumulators
+  requires Cfg::kConsumers * 64 == Cfg::kRows;
+  requires Cfg::kTileN % (16 * Cfg::kTurns) == 0;
   requires Cfg::kSmemBytes <= 227 * 1024;
+};
+
+// A tile's columns in turns, each as a tile of its own.
+template <class Cfg>
+struct Turn : Cfg {
+  static constexpr int kTileN = Cfg::kTileN / Cfg::kTurns;
+  static constexpr int kOutCols = Cfg::kOutCols / Cfg::kTurns;
 };
 
 // A position in the line of units.
@@ -109,9 +111,9 @@ struct Pieces {
   int tile;
 };
 
-// Adds up the pieces of a cut tile, 64 rows: `block` of the tile's. True in the warp that takes the
-// last ticket, whose d then holds the whole sums, added in the order of k; false in the others, who
-// are done with the tile.
+// Adds up the pieces of a cut tile, 64 rows: `block` of the tile's. True in the warp that
+// takes the last ticket, whose d then holds the whole sums, added in the order of k; false in the
+// others, who are done with the tile.
 template <class Cfg>
 __device__ __forceinline__ bool combine(const StreamKParams& p, const Pieces& pieces, int block,
                                         int rank, float (&d)[Cfg::kTileN / 2]) {
@@ -126,7 +128,7 @@ __device__ __forceinline__ bool combine(const StreamKParams& p, const Pieces& pi
   };
   // A byte a warp; the word belongs to the worker that holds the tile's first piece, since no two
   // tiles can share that one.
-  const int owner = (pieces.first * Cfg::kCluster + rank) * (Cfg::kRows / 64) + block;
+  const int owner = (pieces.first * Cfg::kCluster + rank) * Cfg::kConsumers + block;
   std::uint32_t& word = p.header->tickets[owner];
   const int shift = thread / 32 * 8;
   const int others = pieces.last - pieces.first;
@@ -206,9 +208,9 @@ __device__ __forceinline__ void write_rows(const StreamKParams& p, const OutputR
   }
 }
 
-// From sums to outputs: a warp's 16 rows from row `row0`.
+// From sums to outputs: a warp's 16 rows from row `row0`, the columns of one turn.
 template <class Cfg>
-__device__ __forceinline__ void finish_rows(const StreamKParams& p, Tile tile, int row0,
+__device__ __forceinline__ void finish_turn(const StreamKParams& p, Tile tile, int row0,
                                             float (&d)[Cfg::kTileN / 2]) {
   const GemmParams& gemm = p.gemm;
   if constexpr (Cfg::kKind == GemmKind::kGateUp) {
@@ -231,46 +233,46 @@ __device__ __forceinline__ void finish_rows(const StreamKParams& p, Tile tile, i
   }
 }
 
-// The segments of a worker's share, one a tile. Cooperative consumers take 64 rows each of every
-// segment; pingpong consumers take segments in turns, all rows, so that one multiplies while the
-// other adds up and stores. The tensor cores then change hands as in gemm.cuh.
+// All columns, by one body in turns: a CTA comes here once or twice a launch, and instructions that
+// other kernels have pushed out of the caches cost more than moving the sums to the front.
+template <class Cfg>
+__device__ __forceinline__ void finish_rows(const StreamKParams& p, Tile tile, int row0,
+                                            float (&d)[Cfg::kTileN / 2]) {
+  using Columns = Turn<Cfg>;
+  constexpr int kSums = Columns::kTileN / 2;
+#pragma unroll 1
+  for (int turn = 0; turn < Cfg::kTurns; ++turn) {
+    float sums[kSums];
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sums[i] = d[i];
+    finish_turn<Columns>(p, {tile.m, tile.n * Cfg::kTurns + turn}, row0, sums);
+#pragma unroll
+    for (int i = 0; i < Cfg::kTileN / 2 - kSums; ++i) d[i] = d[i + kSums];
+  }
+}
+
+// The segments of a worker's share, one a tile: 64 rows of each are this consumer's.
 template <class Cfg>
 __device__ __forceinline__ void consume_stream(const StreamKParams& p, const Smem<Cfg>& smem,
                                                int consumer, int worker, int rank) {
-  constexpr int kBlocks = Cfg::kPingpong ? Cfg::kRows / 64 : 1;  // of 64 rows, a consumer
   const StreamK& s = p.schedule;
-  const int begin = s.begin(worker);
   const int end = s.begin(worker + 1);
-  const int block0 = Cfg::kPingpong ? 0 : consumer;
   const int warp_row = static_cast<int>(threadIdx.x) % 128 / 32 * 16;
-  if (Cfg::kPingpong && consumer == 1) ptx::named_barrier_arrive(kTensorBarrier + 0, 256);
   RingCursor<Cfg> ring;
-  int turn = 0;
-  for (int unit = begin; unit < end; ++turn) {
+  for (int unit = s.begin(worker); unit < end;) {
     const UnitCursor at(p, unit);
     const int units = min(end - unit, s.k_units - at.k);
-    const int done = unit - begin;
     unit += units;
-    if (Cfg::kPingpong && turn % 2 != consumer) continue;
-    float d[kBlocks][Cfg::kTileN / 2];
-    if constexpr (Cfg::kPingpong) {
-      ring.skip_to(done);
-      ptx::named_barrier_sync(kTensorBarrier + consumer, 256);
+    float d[1][Cfg::kTileN / 2];
+    multiply<Cfg, 1>(smem, ring, units, consumer * 64, d, [] {});
+    ptx::wgmma_fence_accumulators(d[0]);
+    const int row0 = stream_k_row<Cfg>(at.tile, rank) + consumer * 64 + warp_row;
+    if (row0 >= p.gemm.m) continue;  // the same in every piece of the tile
+    if (units < s.k_units) {
+      const Pieces pieces{s.first_holder(at.index), s.last_holder(at.index), worker, at.index};
+      if (!combine<Cfg>(p, pieces, consumer, rank, d[0])) continue;
     }
-    multiply<Cfg, kBlocks>(smem, ring, units, block0 * 64, d, [&] {
-      if constexpr (Cfg::kPingpong) ptx::named_barrier_arrive(kTensorBarrier + (consumer ^ 1), 256);
-    });
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      ptx::wgmma_fence_accumulators(d[b]);
-      const int row0 = stream_k_row<Cfg>(at.tile, rank) + (block0 + b) * 64 + warp_row;
-      if (row0 >= p.gemm.m) continue;  // the same in every piece of the tile
-      if (units < s.k_units) {
-        const Pieces pieces{s.first_holder(at.index), s.last_holder(at.index), worker, at.index};
-        if (!combine<Cfg>(p, pieces, block0 + b, rank, d[b])) continue;
-      }
-      finish_rows<Cfg>(p, at.tile, row0, d[b]);
-    }
+    finish_rows<Cfg>(p, at.tile, row0, d[0]);
   }
 }
 
@@ -285,7 +287,7 @@ __global__ void __launch_bounds__(Cfg::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < Cfg::kStages; ++i) {
       ptx::mbarrier_init(smem.full(i), 1);
-      ptx::mbarrier_init(smem.empty(i), Cfg::kCluster * (Cfg::kPingpong ? 1 : Cfg::kConsumers));
+      ptx::mbarrier_init(smem.empty(i), Cfg::kCluster * Cfg::kConsumers);
     }
     ptx::fence_mbarrier_init();
   }

@@ -51,16 +51,20 @@ inline constexpr int kMinUnits = 4;
 inline constexpr std::int64_t kMaxUnits = std::int64_t{1} << 30;
 
 /// The schedule of `tiles` tiles on at most `most` workers. Where nearly all of them can have the
-/// same part of k of a tile each, the rest are left out: workers that load the same rows of x at
-/// the same time share the trips to L2.
+/// same part of k of a tile each, or the same number of whole tiles, the rest are left out: workers
+/// that load the same rows of x at the same time share the trips to L2, and whole tiles need no
+/// fix-up.
 /// Needs fewer than kMaxUnits units.
 [[nodiscard]] constexpr StreamK make_stream_k(int tiles, int k_units, int most) noexcept {
   const int units = tiles * k_units;
   const int wanted = units / kMinUnits;
-  const int able = most < wanted ? most : wanted;
-  const int even = tiles == 0 ? 0 : able / tiles * tiles;
-  const int chosen = even * 16 >= able * 15 ? even : able;
-  const int workers = chosen < 1 ? 1 : chosen;
+  const int fit = most < wanted ? most : wanted;
+  const int able = fit < 1 ? 1 : fit;
+  const int waves = (tiles + able - 1) / able;  // of whole tiles
+  int even = 0;
+  if (waves == 1) even = able / tiles * tiles;
+  if (waves > 1 && tiles % waves == 0) even = tiles / waves;
+  const int workers = even * 16 >= able * 15 ? even : able;
   return {k_units, workers, units / workers, units % workers};
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cuda/sm90/gemm.hpp"
-#include "cuda/sm90/stream_k.hpp"
 #include "cuda/workspace.hpp"
 
 namespace sluice::cuda::sm90 {
