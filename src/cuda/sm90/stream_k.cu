@@ -22,7 +22,6 @@ struct StreamKernel {
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kTileN = kN;
-  static constexpr int kTurns = kTileN == 224 ? 7 : 4;  // of the epilogue
   static constexpr int kStages = kStageCount;
   static constexpr int kCluster = kClusterSize;
   static constexpr int kABytes = kRows * kTileK * 2;
@@ -31,8 +30,7 @@ struct StreamKernel {
   static constexpr int kOutCols = kKind == GemmKind::kGateUp ? kTileN / 2 : kTileN;
   static constexpr int kOutBytes = 0;
   static constexpr int kSmemBytes = 1024 + kStages * (kStageBytes + 16);  // 1024: to align the base
-  // Four floats each that a fix-up loads at once, as registers allow beside the accumulators.
-  static constexpr int kFixUpVectors = kConsumers == 3 ? 8 : 16;
+  static constexpr int kPiecesAtOnce = kConsumers == 3 ? 2 : 4;           // as registers allow
 };
 
 template <class Cfg>

@@ -31,15 +31,18 @@ concept StreamKConfig = requires {
   requires Cfg::kTileN % 32 == 0 && Cfg::kTileN <= 256;
   requires Cfg::kCluster == 1 || Cfg::kCluster == 2;
   requires Cfg::kConsumers * 64 == Cfg::kRows;
-  requires Cfg::kTileN % (16 * Cfg::kTurns) == 0;
   requires Cfg::kSmemBytes <= 227 * 1024;
 };
 
-// A tile's columns in turns, each as a tile of its own.
+// The epilogue goes by turns of 32 weight rows, all by one body: a CTA comes to it once or twice a
+// launch, and instructions that other kernels have pushed out of the caches cost more than moving
+// the sums to the front (9 us of 108, docs/kernels/gate_up.md). A turn as a tile of its own:
 template <class Cfg>
 struct Turn : Cfg {
-  static constexpr int kTileN = Cfg::kTileN / Cfg::kTurns;
-  static constexpr int kOutCols = Cfg::kOutCols / Cfg::kTurns;
+  static constexpr int kTurns = Cfg::kTileN / 32;
+  static constexpr int kSums = 32 / 2;  // a thread
+  static constexpr int kTileN = 32;
+  static constexpr int kOutCols = Cfg::kOutCols / kTurns;
 };
 
 // A position in the line of units.
@@ -111,26 +114,28 @@ struct Pieces {
   int tile;
 };
 
-// Adds up the pieces of a cut tile, 64 rows: `block` of the tile's. True in the warp that
-// takes the last ticket, whose d then holds the whole sums, added in the order of k; false in the
-// others, who are done with the tile.
+// Where a worker leaves 64 rows of its sums, `block` of a tile's: this thread's first four floats,
+// the next ones 128 vectors on.
 template <class Cfg>
-__device__ __forceinline__ bool combine(const StreamKParams& p, const Pieces& pieces, int block,
-                                        int rank, float (&d)[Cfg::kTileN / 2]) {
-  constexpr int kSlotVectors = Cfg::kRows * Cfg::kTileN / 4;  // of four floats
-  constexpr int kVectors = Cfg::kTileN / 8;                   // of a thread and 64 rows
+__device__ __forceinline__ float4* piece(const StreamKParams& p, int tile, int worker, int block,
+                                         int rank) {
+  constexpr int kVectors = Cfg::kTileN / 8;  // of a thread and 64 rows
+  const long long slot = p.schedule.slot(worker, tile) * Cfg::kCluster + rank;
+  return reinterpret_cast<float4*>(p.partials) +
+         (slot * Cfg::kConsumers + block) * (kVectors * 128) + threadIdx.x % 128;
+}
+
+// Leaves a warp's sums of a cut tile for the others and takes a ticket. True in the warp that takes
+// the last one and finishes the tile; what the others left is then there to read.
+template <class Cfg>
+__device__ __forceinline__ bool leave_piece(const StreamKParams& p, const Pieces& pieces, int block,
+                                            int rank, const float (&d)[Cfg::kTileN / 2]) {
   const int lane = threadIdx.x % 32;
-  const int thread = threadIdx.x % 128;
-  auto* vectors = reinterpret_cast<float4*>(p.partials) + block * (kVectors * 128) + thread;
-  const auto slot = [&](int worker) {
-    const int cta = p.schedule.slot(worker, pieces.tile) * Cfg::kCluster + rank;
-    return vectors + static_cast<long long>(cta) * kSlotVectors;
-  };
   // A byte a warp; the word belongs to the worker that holds the tile's first piece, since no two
   // tiles can share that one.
   const int owner = (pieces.first * Cfg::kCluster + rank) * Cfg::kConsumers + block;
   std::uint32_t& word = p.header->tickets[owner];
-  const int shift = thread / 32 * 8;
+  const int shift = static_cast<int>(threadIdx.x) % 128 / 32 * 8;
   const int others = pieces.last - pieces.first;
   const auto taken = [&](std::uint32_t value) { return static_cast<int>(value >> shift & 0xFF); };
   // Seen all others: nothing to leave, no ticket to take.
@@ -138,9 +143,9 @@ __device__ __forceinline__ bool combine(const StreamKParams& p, const Pieces& pi
   int count = __shfl_sync(0xFFFFFFFF, taken(before), 0);
   int mine = 0;
   if (count != others) {
-    float4* to = slot(pieces.worker);
+    float4* to = piece<Cfg>(p, pieces.tile, pieces.worker, block, rank);
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
+    for (int i = 0; i < Cfg::kTileN / 8; ++i) {
       __stcg(to + i * 128, make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
     }
     __syncwarp();
@@ -151,43 +156,46 @@ __device__ __forceinline__ bool combine(const StreamKParams& p, const Pieces& pi
   }
   __syncwarp();  // what lane 0 acquired holds for all
   // The next launch finds the field at 0.
-  if (lane == 0)
+  if (lane == 0) {
     tile::add_release(&word, 0U - (static_cast<std::uint32_t>(others + mine) << shift));
-  // Loads of several pieces are under way at once: one after the other they would take a trip to L2
-  // each.
-  constexpr int kAtOnce = 4;
-  constexpr int kChunk = Cfg::kFixUpVectors / kAtOnce;
-  static_assert(kVectors % kChunk == 0);
-#pragma unroll
-  for (int c = 0; c < kVectors; c += kChunk) {
-    float sum[kChunk * 4] = {};
-    for (int from = pieces.first; from <= pieces.last; from += kAtOnce) {
-      float4 loaded[kAtOnce][kChunk];
-#pragma unroll
-      for (int w = 0; w < kAtOnce; ++w) {
-        if (from + w > pieces.last || from + w == pieces.worker) continue;
-        const float4* source = slot(from + w) + c * 128;
-#pragma unroll
-        for (int i = 0; i < kChunk; ++i) loaded[w][i] = __ldcg(source + i * 128);
-      }
-#pragma unroll
-      for (int w = 0; w < kAtOnce; ++w) {
-        if (from + w > pieces.last) continue;
-        const bool own = from + w == pieces.worker;
-#pragma unroll
-        for (int i = 0; i < kChunk; ++i) {
-          const int at = 4 * (c + i);
-          sum[4 * i] += own ? d[at] : loaded[w][i].x;
-          sum[4 * i + 1] += own ? d[at + 1] : loaded[w][i].y;
-          sum[4 * i + 2] += own ? d[at + 2] : loaded[w][i].z;
-          sum[4 * i + 3] += own ? d[at + 3] : loaded[w][i].w;
-        }
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kChunk * 4; ++i) d[4 * c + i] = sum[i];
   }
   return true;
+}
+
+// Adds up all pieces of one turn in the order of k; `sums` are this worker's before, the tile's
+// after. Loads of several pieces are under way at once: one after the other they would take a trip
+// to L2 each.
+template <class Cfg>
+__device__ __forceinline__ void add_pieces(const StreamKParams& p, const Pieces& pieces, int block,
+                                           int rank, int turn, float (&sums)[Turn<Cfg>::kSums]) {
+  constexpr int kVectors = Turn<Cfg>::kSums / 4;
+  constexpr int kAtOnce = Cfg::kPiecesAtOnce;
+  float total[Turn<Cfg>::kSums] = {};
+  for (int from = pieces.first; from <= pieces.last; from += kAtOnce) {
+    float4 loaded[kAtOnce][kVectors];
+#pragma unroll
+    for (int w = 0; w < kAtOnce; ++w) {
+      if (from + w > pieces.last || from + w == pieces.worker) continue;
+      const float4* source =
+          piece<Cfg>(p, pieces.tile, from + w, block, rank) + turn * (kVectors * 128);
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) loaded[w][i] = __ldcg(source + i * 128);
+    }
+#pragma unroll
+    for (int w = 0; w < kAtOnce; ++w) {
+      if (from + w > pieces.last) continue;
+      const bool own = from + w == pieces.worker;
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        total[4 * i] += own ? sums[4 * i] : loaded[w][i].x;
+        total[4 * i + 1] += own ? sums[4 * i + 1] : loaded[w][i].y;
+        total[4 * i + 2] += own ? sums[4 * i + 2] : loaded[w][i].z;
+        total[4 * i + 3] += own ? sums[4 * i + 3] : loaded[w][i].w;
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < Turn<Cfg>::kSums; ++i) sums[i] = total[i];
 }
 
 // Writes a warp's 16 rows of the output from row `row0`; values as for store_rows().
@@ -233,21 +241,21 @@ __device__ __forceinline__ void finish_turn(const StreamKParams& p, Tile tile, i
   }
 }
 
-// All columns, by one body in turns: a CTA comes here once or twice a launch, and instructions that
-// other kernels have pushed out of the caches cost more than moving the sums to the front.
+// A warp's 16 rows of a tile, a whole one or the last piece of a cut one, from row `row0`.
 template <class Cfg>
-__device__ __forceinline__ void finish_rows(const StreamKParams& p, Tile tile, int row0,
+__device__ __forceinline__ void finish_rows(const StreamKParams& p, const Pieces& pieces, Tile tile,
+                                            int block, int rank, int row0,
                                             float (&d)[Cfg::kTileN / 2]) {
   using Columns = Turn<Cfg>;
-  constexpr int kSums = Columns::kTileN / 2;
 #pragma unroll 1
-  for (int turn = 0; turn < Cfg::kTurns; ++turn) {
-    float sums[kSums];
+  for (int turn = 0; turn < Columns::kTurns; ++turn) {
+    float sums[Columns::kSums];
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) sums[i] = d[i];
-    finish_turn<Columns>(p, {tile.m, tile.n * Cfg::kTurns + turn}, row0, sums);
+    for (int i = 0; i < Columns::kSums; ++i) sums[i] = d[i];
+    if (pieces.first != pieces.last) add_pieces<Cfg>(p, pieces, block, rank, turn, sums);
+    finish_turn<Columns>(p, {tile.m, tile.n * Columns::kTurns + turn}, row0, sums);
 #pragma unroll
-    for (int i = 0; i < Cfg::kTileN / 2 - kSums; ++i) d[i] = d[i + kSums];
+    for (int i = 0; i < Cfg::kTileN / 2 - Columns::kSums; ++i) d[i] = d[i + Columns::kSums];
   }
 }
 
@@ -268,11 +276,13 @@ __device__ __forceinline__ void consume_stream(const StreamKParams& p, const Sme
     ptx::wgmma_fence_accumulators(d[0]);
     const int row0 = stream_k_row<Cfg>(at.tile, rank) + consumer * 64 + warp_row;
     if (row0 >= p.gemm.m) continue;  // the same in every piece of the tile
+    Pieces pieces{worker, worker, worker, at.index};
     if (units < s.k_units) {
-      const Pieces pieces{s.first_holder(at.index), s.last_holder(at.index), worker, at.index};
-      if (!combine<Cfg>(p, pieces, consumer, rank, d[0])) continue;
+      pieces.first = s.first_holder(at.index);
+      pieces.last = s.last_holder(at.index);
+      if (!leave_piece<Cfg>(p, pieces, consumer, rank, d[0])) continue;
     }
-    finish_rows<Cfg>(p, at.tile, row0, d[0]);
+    finish_rows<Cfg>(p, pieces, at.tile, consumer, rank, row0, d[0]);
   }
 }
 
