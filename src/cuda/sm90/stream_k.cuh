@@ -36,7 +36,7 @@ concept StreamKConfig = requires {
 
 // The epilogue goes by turns of 32 weight rows, all by one body: a CTA comes to it once or twice a
 // launch, and instructions that other kernels have pushed out of the caches cost more than moving
-// the sums to the front (9 us of 108, docs/kernels/gate_up.md). A turn as a tile of its own:
+// the sums to the front (docs/kernels/gate_up.md). A turn as a tile of its own:
 template <class Cfg>
 struct Turn : Cfg {
   static constexpr int kTurns = Cfg::kTileN / 32;
