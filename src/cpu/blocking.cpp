@@ -209,7 +209,7 @@ Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept {
     case Op::kMlp:
     case Op::kDown:
       s.pairs = k.pair_tile != nullptr && multiplies_bf16(p);
-      s.dots = p.m <= (s.pairs ? DotKernels::kMaxPairTokens : DotKernels::kMaxTokens);
+      s.dots = p.m <= (s.pairs ? DotKernels::kMaxPairTokens : dot_kernels(target).max_tokens);
       if (s.dots) {
         schedule_dots(p, s, arena);
       } else {

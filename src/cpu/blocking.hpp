@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the engine cuts a problem: which path, which blocks, and where everything lies in the
-// workspace. Pure arithmetic on the plan. Only kBlockK and kMaxDotTokens decide in which order sums
-// are formed; all else may depend on threads and caches.
+// workspace. Pure arithmetic on the plan. Only kBlockK and max_tokens of the
+// dot products decide in which order sums are formed; all else may depend on threads and caches.
 #pragma once
 
 #include <cstddef>
@@ -97,12 +97,11 @@ struct Schedule {
 
 [[nodiscard]] Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept;
 
-/// Elements from one row of tokens to the next for dot products. Those of pairs are a vector beyond
-/// a power of two, so that the tokens do not fall into the same sets of L1.
+/// Elements from one row of tokens to the next for dot products: a vector beyond whole ones, so
+/// that tokens a power of two apart do not fall into the same sets of L1.
 [[nodiscard]] constexpr std::int64_t token_stride(std::int64_t width, bool pairs) noexcept {
-  constexpr std::int64_t kPair = DotKernels::kPairElems;
-  return pairs ? (width + kPair - 1) / kPair * kPair + kPair
-               : (width + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
+  const std::int64_t unit = pairs ? DotKernels::kPairElems : kMaxLanes;
+  return (width + unit - 1) / unit * unit + unit;
 }
 
 /// Bytes of L2 that the blocks of a task may take: an eighth is left to the weights passing by.

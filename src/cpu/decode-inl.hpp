@@ -3,8 +3,9 @@
 //
 // One token is bound by memory: rows are read one after the other, each with eight chains of sums,
 // so that a thread reads one long stream, the next row prefetched beside this one. More tokens
-// share a widened piece of weights: a tile of rows and tokens is in flight, and K is cut so that
-// the tokens' pieces stay in L1. Sums stay in lanes to the end of the row, then are reduced.
+// share a widened piece of weights: a tile of rows and up to six tokens is in flight, and K is cut
+// so that those tokens' pieces stay in L1. A group of rows stays in L2 for all tokens, while the
+// next group is brought there as one long stream. Sums stay in lanes to the end of the row.
 #if defined(SLUICE_CPU_DECODE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_DECODE_INL
 #undef SLUICE_CPU_DECODE_INL
@@ -23,9 +24,9 @@ namespace sluice::cpu::HWY_NAMESPACE {
 
 // Elements of a row between two visits of its group, for one token: x's piece takes 8 KiB of L1.
 inline constexpr std::int64_t kOneBlock = 2048;
-// Rows that take turns; of one token, and of more, whose partial sums then take at most 6 KiB.
+// Rows that take turns; of one token, and of more, whose partial sums then take at most 32 KiB.
 inline constexpr int kOneRows = 16;
-inline constexpr int kRowBlock = 8;
+inline constexpr int kRowBlock = 32;
 inline constexpr int kMaxTokens = static_cast<int>(DotKernels::kMaxTokens);
 
 // An address that may lie outside of any row: nothing is read there, so it is a number.
@@ -94,129 +95,202 @@ void dot_one_token(const void* const* lines, int count, const float* x, std::int
 
 using Partial = float[kRowBlock][kMaxTokens][kLanes];
 
-// partial[i][t] += lines[i][begin, end) · x[t], lane by lane in the order of k. The same piece of
-// ahead[i] is prefetched, unless `ahead` is null.
-template <class T, int kRows, int kTokens>
-HWY_NOINLINE void dot_tile(const void* const* lines, const void* const* ahead, const float* x,
-                           std::int64_t ldx, std::int64_t begin, std::int64_t end,
-                           float (*partial)[kMaxTokens][kLanes]) {
+// A piece [begin, end) of K of a group of rows, and of tokens x[t * ldx + k].
+struct Piece {
+  const void* const* lines;
+  const float* x;
+  std::int64_t ldx;
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+// Walks through the memory that this thread reads next: rows one after the other as one long
+// stream, whatever the order in which the tiles take them; so the hardware's prefetcher follows it.
+class NextRows {
+ public:
+  NextRows(const void* const* lines, int rows, std::int64_t row_bytes)
+      : lines_(lines), rows_(rows), row_bytes_(row_bytes) {}
+  // Where the next `bytes` begin. They may end behind the row: rows mostly lie one after the other.
+  const void* take(std::int64_t bytes) {
+    const void* const at = behind(lines_[row_], at_);
+    for (at_ += bytes; at_ >= row_bytes_ && row_ + 1 < rows_; at_ -= row_bytes_) ++row_;
+    return at;
+  }
+
+ private:
+  const void* const* lines_;
+  int rows_;
+  std::int64_t row_bytes_;
+  int row_ = 0;
+  std::int64_t at_ = 0;
+};
+
+// partial[row + i][token + t] += lines[row + i][begin, end) · x[token + t], lane by lane in the
+// order of k; `ahead` is brought into L2, kAhead lines a step of two vectors.
+template <class T, int kRows, int kTokens, int kAhead>
+HWY_NOINLINE void dot_tile(const Piece& p, int row, int token, const void* ahead,
+                           Partial& partial) {
   const F32 d;
   hn::Vec<F32> sum[kRows][kTokens];
   const char* line[kRows];
+  const float* const x = p.x + token * p.ldx;
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
-    line[i] = static_cast<const char*>(lines[i]);
-#pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) sum[i][t] = hn::LoadU(d, partial[i][t]);
+    line[i] = static_cast<const char*>(p.lines[row + i]);
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) sum[i][t] = hn::LoadU(d, partial[row + i][token + t]);
   }
   const auto step = [&](std::int64_t k, const auto& weights) HWY_ATTR {
-    hn::Vec<F32> token[kTokens];
-#pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) token[t] = hn::LoadU(d, x + t * ldx + k);
+    hn::Vec<F32> w[kRows];
 #pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      const auto w = weights(i, k);
-#pragma GCC unroll 4
-      for (int t = 0; t < kTokens; ++t) sum[i][t] = hn::MulAdd(w, token[t], sum[i][t]);
+    for (int i = 0; i < kRows; ++i) w[i] = weights(i, k);
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      const auto xt = hn::LoadU(d, x + t * p.ldx + k);
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) sum[i][t] = hn::MulAdd(w[i], xt, sum[i][t]);
     }
   };
   const auto whole = [&](int i, std::int64_t k)
                          HWY_ATTR { return load<T>(d, element<T>(line[i], k)); };
-  std::int64_t k = begin;
+  std::int64_t k = p.begin;
   constexpr std::int64_t kPair = std::int64_t{2} * kLanes;
-  for (; k + kPair <= end; k += kPair) {
-    if (ahead != nullptr) {
+  for (; k + kPair <= p.end; k += kPair) {
 #pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i) {
-        prefetch(ahead[i], k * static_cast<std::int64_t>(sizeof(T)), kPair * sizeof(T));
-      }
-    }
+    for (int i = 0; i < kAhead; ++i) __builtin_prefetch(behind(ahead, std::int64_t{64} * i), 0, 2);
+    ahead = behind(ahead, std::int64_t{64} * kAhead);
     step(k, whole);
     step(k + kLanes, whole);
   }
-  if (k + kLanes <= end) step(k, whole), k += kLanes;
-  if (k < end) {
+  if (k + kLanes <= p.end) step(k, whole), k += kLanes;
+  if (k < p.end) {
     step(k, [&](int i, std::int64_t at)
-                HWY_ATTR { return load_n<T>(d, element<T>(line[i], at), end - at); });
+                HWY_ATTR { return load_n<T>(d, element<T>(line[i], at), p.end - at); });
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) hn::StoreU(sum[i][t], d, partial[i][t]);
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) hn::StoreU(sum[i][t], d, partial[row + i][token + t]);
   }
 }
 
 // All rows of a group against kTokens tokens from `token` on, kRows at a time, then one by one. A
-// row's sum is the same in either loop.
+// row's sum is the same in either loop. A pass prefetches its share of `passes`.
 template <class T, int kRows, int kTokens>
-void dot_rows(const void* const* lines, int count, const void* const* ahead, const float* x,
-              std::int64_t ldx, std::int64_t begin, std::int64_t end, int token, Partial& partial) {
-  // Rows of partial begin at token 0; a tile's at its own first token.
-  const auto at = [&](int row) {
-    return reinterpret_cast<float(*)[kMaxTokens][kLanes]>(&partial[row][token]);
-  };
-  const auto ahead_of = [&](int row) { return ahead == nullptr ? nullptr : ahead + row; };
+void dot_rows(const Piece& p, int count, int token, int passes, NextRows& next, Partial& partial) {
+  constexpr std::int64_t kPairBytes =
+      std::int64_t{2} * kLanes * static_cast<std::int64_t>(sizeof(T));
+  constexpr int kMost = static_cast<int>((kRows * kPairBytes + 63) / 64);
+  const std::int64_t steps = (p.end - p.begin) / (std::int64_t{2} * kLanes);
+  const int lines = (kMost + passes - 1) / passes;
   int i = 0;
   for (; i + kRows <= count; i += kRows) {
-    dot_tile<T, kRows, kTokens>(lines + i, ahead_of(i), x, ldx, begin, end, at(i));
+    const void* const ahead = next.take(steps * lines * 64);
+    switch (lines) {
+      case 1:
+        dot_tile<T, kRows, kTokens, 1>(p, i, token, ahead, partial);
+        break;
+      case 2:
+        dot_tile<T, kRows, kTokens, 2>(p, i, token, ahead, partial);
+        break;
+      case 3:
+        dot_tile<T, kRows, kTokens, 3>(p, i, token, ahead, partial);
+        break;
+      case 4:
+        dot_tile<T, kRows, kTokens, 4>(p, i, token, ahead, partial);
+        break;
+      default:
+        dot_tile<T, kRows, kTokens, kMost>(p, i, token, ahead, partial);
+        break;
+    }
   }
   for (; i < count; ++i) {
-    dot_tile<T, 1, kTokens>(lines + i, ahead_of(i), x, ldx, begin, end, at(i));
+    dot_tile<T, 1, kTokens, 1>(p, i, token, next.take(steps * 64), partial);
   }
 }
 
-// One K block of a group of rows for two or more tokens, up to 4 of which share a pass.
-template <class T>
-void dot_block(const void* const* lines, int count, const void* const* ahead, const float* x,
-               std::int64_t ldx, int tokens, std::int64_t begin, std::int64_t end,
-               Partial& partial) {
-  constexpr int kWide = kLanes == 16 ? 4 : 2;  // 32 or 16 registers for the sums
-  for (int token = 0; token < tokens;) {
-    const int passes = (tokens - token + 3) / 4;
-    const int group = (tokens - token + passes - 1) / passes;
-    const auto rows = group == 2   ? dot_rows<T, 4, 2>
-                      : group == 3 ? dot_rows<T, kWide, 3>
-                                   : dot_rows<T, kWide, 4>;
-    rows(lines, count, token == 0 ? ahead : nullptr, x + token * ldx, ldx, begin, end, token,
-         partial);
-    token += group;
-  }
+// sums[i] = the sum of the lanes of v[i], each summed in the same order: a 4 x 4 transposition of
+// every 128-bit block, added up on the way, then blocks are added.
+HWY_INLINE void sum_lanes(const float* const (&v)[4], float* sums) {
+  const F32 d;
+  const hn::Repartition<double, F32> pairs;
+  const auto half = [&](const float* a, const float* b) HWY_ATTR {
+    const auto va = hn::LoadU(d, a);
+    const auto vb = hn::LoadU(d, b);
+    return hn::BitCast(pairs,
+                       hn::Add(hn::InterleaveLower(d, va, vb), hn::InterleaveUpper(d, va, vb)));
+  };
+  const auto low = half(v[0], v[1]);
+  const auto high = half(v[2], v[3]);
+  const auto blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
+                              hn::BitCast(d, hn::InterleaveUpper(pairs, low, high)));
+  const auto add_halves = [&](auto&& self, auto tag, auto all) HWY_ATTR -> void {
+    if constexpr (kLanesOf<decltype(tag)> == 4) {
+      hn::StoreU(all, tag, sums);
+    } else {
+      const hn::Half<decltype(tag)> dh;
+      self(self, dh, hn::Add(hn::LowerHalf(dh, all), hn::UpperHalf(dh, all)));
+    }
+  };
+  add_halves(add_halves, d, blocks);
 }
+
+// Of L1 for the pieces of a pass's tokens, whose next pass finds the rows of a group in L2.
+// Of L2 for a group of rows, beside the next group on its way.
+inline constexpr std::int64_t kGroupBytes = std::int64_t{256} << 10;
+inline constexpr std::int64_t kTokensBytes = 24576;
 
 template <class T>
 void dots(const void* const* lines, int count, const float* x, std::int64_t ldx, int tokens,
           std::int64_t k, float* out, std::int64_t ldo) {
   if (tokens == 1) return dot_one_token<T>(lines, count, x, k, out);
-  const F32 d;
   constexpr auto kElem = static_cast<std::int64_t>(sizeof(T));
-  // Pieces of all tokens take at most 32 KiB.
-  const std::int64_t block = 8192 / (tokens > 8 ? 16 : (tokens > 4 ? 8 : 4));
-  for (int first = 0; first < count; first += kRowBlock) {
-    const int rows = std::min(kRowBlock, count - first);
-    alignas(64) Partial partial;
-    for (int i = 0; i < rows; ++i) std::fill(partial[i][0], partial[i][tokens], 0.0F);
+  constexpr int kPassTokens = kLanes == 16 ? 6 : 4;
+  constexpr int kWide = kLanes == 16 ? 4 : 2;  // 32 or 16 registers for the sums
+  const int passes = (tokens + kPassTokens - 1) / kPassTokens;
+  const int most = (tokens + passes - 1) / passes;  // tokens of a pass
+  const std::int64_t block =
+      kTokensBytes / static_cast<std::int64_t>(sizeof(float)) / most / kMaxLanes * kMaxLanes;
+  const auto group =
+      static_cast<int>(std::clamp<std::int64_t>(kGroupBytes / (k * kElem) / 8 * 8, 8, kRowBlock));
+  // Rows and tokens of no use stay zero.
+  alignas(64) Partial partial;
+  for (int first = 0; first < count; first += group) {
+    const int rows = std::min(group, count - first);
+    for (int i = 0; i < group; ++i) std::fill(partial[i][0], partial[i][tokens], 0.0F);
+    NextRows next(lines + first + rows, group, k * kElem);
     for (std::int64_t begin = 0; begin < k; begin += block) {
-      const std::int64_t end = std::min(begin + block, k);
-      // The rows go on with their next piece, and the last piece with the next group's first.
-      const void* ahead[kRowBlock];
-      for (int i = 0; i < rows; ++i) {
-        ahead[i] = end < k ? behind(lines[first + i], block * kElem)
-                           : behind(lines[first + rows + i], -begin * kElem);
+      const Piece piece{lines + first, x, ldx, begin, std::min(begin + block, k)};
+      for (int pass = 0, token = 0; pass < passes; ++pass) {
+        const int some = (tokens - token) / (passes - pass);
+        const auto rows_of = some == 1   ? dot_rows<T, 4, 1>
+                             : some == 2 ? dot_rows<T, 4, 2>
+                             : some == 3 ? dot_rows<T, kWide, 3>
+                             : some == 4 ? dot_rows<T, kWide, 4>
+                             : some == 5 ? dot_rows<T, kWide, 5>
+                                         : dot_rows<T, kWide, 6>;
+        rows_of(piece, rows, token, passes, next, partial);
+        token += some;
       }
-      dot_block<T>(lines + first, rows, ahead, x, ldx, tokens, begin, end, partial);
     }
-    for (int i = 0; i < rows; ++i) {
-      for (int t = 0; t < tokens; ++t) {
-        out[t * ldo + first + i] = hn::GetLane(hn::SumOfLanes(d, hn::LoadU(d, partial[i][t])));
+    for (int t = 0; t < tokens; ++t) {
+      alignas(64) float sums[kRowBlock];
+      for (int i = 0; i < rows; i += 4) {
+        sum_lanes({partial[i][t], partial[i + 1][t], partial[i + 2][t], partial[i + 3][t]},
+                  sums + i);
       }
+      std::copy_n(sums, rows, out + t * ldo + first);
     }
   }
 }
 
 inline const DotKernels& dot_table() {
-  static constexpr DotKernels kTable = {{dots<math::BF16>, dots<math::F16>, dots<float>, nullptr,
-                                         dots_of_blocks<math::Q8_0>, dots_of_blocks<math::Q4_0>,
-                                         dots_of_blocks<math::Q4_1>}};
+  static constexpr DotKernels kTable = {
+      .max_tokens = kLanes == 16 ? 16 : 12,
+      .dots = {dots<math::BF16>, dots<math::F16>, dots<float>, nullptr, dots_of_blocks<math::Q8_0>,
+               dots_of_blocks<math::Q4_0>, dots_of_blocks<math::Q4_1>},
+  };
+  static_assert(kTable.max_tokens <= DotKernels::kMaxTokens);
   return kTable;
 }
 

@@ -29,10 +29,9 @@ class Lines {
 double kib(std::int64_t bytes) { return static_cast<double>(bytes) / 1024; }
 long long number(std::int64_t value) { return static_cast<long long>(value); }
 
-void describe_dots(const Problem& p, const Schedule& s, Lines& out) {
+void describe_dots(const Problem& p, const Schedule& s, const DotKernels& k, Lines& out) {
   out.add("dot products, as M <= %lld: every weight is read once, in place; tokens stay in %s",
-          number(s.pairs ? DotKernels::kMaxPairTokens : DotKernels::kMaxTokens),
-          s.pairs ? "bf16" : "fp32");
+          number(s.pairs ? DotKernels::kMaxPairTokens : k.max_tokens), s.pairs ? "bf16" : "fp32");
   const auto tasks = [&](const char* name, std::int64_t rows, std::int64_t each, std::int64_t cols,
                          const char* what) {
     out.add("%s: %lld tasks of %lld rows%s, %.0f KiB", name, number(ceil_div(rows, each)),
@@ -100,7 +99,7 @@ std::string simd_describe(const Plan& plan) {
     case Op::kDown:
     case Op::kMlp:
       if (s.dots) {
-        describe_dots(plan.problem, s, out);
+        describe_dots(plan.problem, s, dot_kernels(target), out);
       } else {
         describe_forward(plan, s, k, out);
       }

@@ -82,13 +82,15 @@ struct GemmKernels {
 
 /// Dot products for a few tokens: the weights are read once, in their own type.
 struct DotKernels {
-  /// Up to here dot products beat the GEMM, whose narrowest panel has as many tokens as a vector
-  /// has lanes (16 with AVX-512) and costs the same for fewer.
-  static constexpr std::int64_t kMaxTokens = 12;
+  /// The most tokens of any target's `dots`.
+  static constexpr std::int64_t kMaxTokens = 16;
   /// The same for pairs.
   static constexpr std::int64_t kMaxPairTokens = 16;
   /// Rows that a kernel looks ahead at most.
-  static constexpr int kAheadLines = 8;
+  static constexpr int kAheadLines = 32;
+  /// Up to here dot products beat the GEMM, whose narrowest panel has as many tokens as a vector
+  /// has lanes and costs the same for fewer.
+  std::int64_t max_tokens;
   /// out[t * ldo + i] = sum over k of lines[i][k] * x[t * ldx + k]. Rows of x are zero from k to
   /// the next multiple of kMaxLanes. Behind `count` lines follow kAheadLines more that are only
   /// prefetched: what this thread reads next, or anything else where nothing follows.

@@ -134,10 +134,12 @@ TEST(Schedule, ElementwiseNeedsNothing) {
 
 TEST(Schedule, FewTokensUseDotProducts) {
   for (const Op op : {Op::kGateUp, Op::kDown, Op::kMlp}) {
-    Problem p{.op = op, .m = DotKernels::kMaxTokens, .d = 64, .h = 64};
-    EXPECT_TRUE(make_schedule(make_plan(p, 2), SimdTarget::kAvx2).dots);
-    ++p.m;
-    EXPECT_FALSE(make_schedule(make_plan(p, 2), SimdTarget::kAvx2).dots);
+    for (const SimdTarget target : {SimdTarget::kAvx2, SimdTarget::kAvx512}) {
+      Problem p{.op = op, .m = dot_kernels(target).max_tokens, .d = 64, .h = 64};
+      EXPECT_TRUE(make_schedule(make_plan(p, 2), target).dots);
+      ++p.m;
+      EXPECT_FALSE(make_schedule(make_plan(p, 2), target).dots);
+    }
   }
 }
 

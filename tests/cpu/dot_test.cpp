@@ -71,8 +71,8 @@ class Dot : public testing::TestWithParam<SimdTarget> {};
 constexpr DType kBlockTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1};
 
 void expect_exact(const DotKernels& kernels, DType dtype, const std::vector<std::int64_t>& widths) {
-  for (const int rows : {1, 2, 3, 7, 8, 9, 21}) {
-    for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12}) {
+  for (const int rows : {1, 2, 3, 7, 8, 9, 21, 43}) {
+    for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16}) {
       for (const std::int64_t k : widths) {
         if (k > 100 && rows != 9) continue;
         const Operands data(dtype, rows, tokens, k, true);

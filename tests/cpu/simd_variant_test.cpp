@@ -122,7 +122,7 @@ TEST(SimdVariant, ExplainsItsBlocks) {
     return explain(p, device).blocks;
   };
   EXPECT_EQ(blocks(Op::kMlp, 4),
-            "dot products, as M <= 12: every weight is read once, in place; tokens stay in fp32\n"
+            "dot products, as M <= 16: every weight is read once, in place; tokens stay in fp32\n"
             "gate_up: 32 tasks of 256 rows of each matrix, 1024 KiB\n"
             "down: 32 tasks of 64 rows, 1024 KiB");
   EXPECT_EQ(
