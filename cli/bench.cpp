@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "cli/work.hpp"
 #include "harness/checkpoint_bench.hpp"
@@ -50,7 +51,7 @@ void print_rows(const std::vector<harness::Row>& rows) {
   for (const char* title : {"op", "model"}) table.column(title, Align::kLeft);
   for (const char* title : {"M", "D", "H"}) table.column(title, Align::kRight);
   for (const char* title : {"dtype", "gate", "variant"}) table.column(title, Align::kLeft);
-  for (const char* title : {"us", "p10", "p90", "TFLOP/s", "GB/s", "roof"}) {
+  for (const char* title : {"us", "p10", "p90", "TFLOP/s", "GB/s", "roof", "of read", "of FMA"}) {
     table.column(title, Align::kRight);
   }
   table.column("baseline", Align::kLeft);
@@ -73,6 +74,8 @@ void print_rows(const std::vector<harness::Row>& rows) {
          fmt::format("{:.3g}", r.tflops),
          fmt::format("{:.3g}", r.gbps),
          percent(r.roof_fraction),
+         percent(r.read_share),
+         percent(r.fma_share),
          r.baseline.value_or("none"),
          r.baseline_us ? microseconds(*r.baseline_us) : "",
          r.ratio ? fmt::format("{:.3f}", *r.ratio) : "",
@@ -201,6 +204,13 @@ int bench(const Arguments& args, const Context& context) {
   progress.show("measuring ceilings");
   const auto ceilings = harness::measure_ceilings(**rig, {context.threads, args.quick});
   if (!ceilings) return fail(ceilings.error());
+  std::optional<harness::PairedCeilings> paired;
+  if ((*rig)->device().backend == Backend::kCpu) {
+    auto made = harness::PairedCeilings::make((*rig)->device(), context.threads, args.quick);
+    if (!made) return fail(made.error());
+    paired.emplace(std::move(*made));
+    options.paired = &*paired;
+  }
   Findings found;
   found.json = args.json;
   found.meta = harness::make_meta((*rig)->device(), *ceilings, context.argc, context.argv);

@@ -168,6 +168,7 @@ Expected<std::vector<Timing>> time_parts(const std::vector<Part>& parts,
   }
   const bool decode = options.pass == Pass::kDecode;
   if (decode) SLUICE_TRY(put_behind(parts.front(), rig, candidates));
+  if (options.paired != nullptr) options.paired->append_to(candidates);
   auto stopwatch = make_stopwatch(rig);
   if (!stopwatch) return stopwatch.error();
   const auto progress = [&](double elapsed_us, double allowed_us) {
@@ -274,6 +275,14 @@ Row make_row(const Case& c, const Plan& made, const Timing& timing, const Ceilin
   return row;
 }
 
+void set_shares(Row& row, const PairedCeilings* paired, std::span<const Timing> timings,
+                double bytes, double flops) {
+  if (paired == nullptr) return;
+  const CeilingShares shares = paired->shares(timings, bytes, flops);
+  row.read_share = shares.read;
+  row.fma_share = shares.fma;
+}
+
 void set_baseline(Row& row, const Baseline& baseline, const Timing& timing) {
   row.baseline = baseline.name();
   row.baseline_us = timing.median_us;
@@ -341,6 +350,13 @@ Expected<CaseBench> bench_case(const Case& test_case, Rig& rig, const Ceilings& 
   row.model = options.model;
   row.tp = options.tp;
   row.rel_err = worst_relative_error(out.checks);
+  double bytes = 0;
+  double work = 0;
+  for (const Part& part : parts) {
+    bytes += bytes_moved(part.test_case.problem);
+    work += flops(part.test_case.problem);
+  }
+  set_shares(row, options.paired, *timings, bytes, work);
   for (const Timing& timing : *timings) out.converged = out.converged && timing.converged;
   if (baselines.empty()) out.rows.push_back(row);
   for (std::size_t i = 0; i < baselines.size(); ++i) {

@@ -13,6 +13,7 @@
 #include "harness/baseline.hpp"
 #include "harness/case.hpp"
 #include "harness/ceilings.hpp"
+#include "harness/paired_ceilings.hpp"
 #include "harness/results.hpp"
 #include "harness/rig.hpp"
 #include "harness/timer.hpp"
@@ -29,9 +30,10 @@ struct BenchOptions {
   TimerOptions timer{};
   VerifyOptions verify{};
   Pass pass = Pass::kForward;
-  std::size_t copies = 0;            ///< operand sets to rotate over; 0 for chain_copies()
-  std::optional<std::string> model;  ///< for the rows
-  int tp = 1;                        ///< for the rows
+  std::size_t copies = 0;                  ///< operand sets to rotate over; 0 for chain_copies()
+  const PairedCeilings* paired = nullptr;  ///< timed in turn with the cases; null for none
+  std::optional<std::string> model;        ///< for the rows
+  int tp = 1;                              ///< for the rows
   /// Told what is being done, for a progress line; may be empty.
   std::function<void(const std::string&)> progress;
 };
@@ -73,6 +75,10 @@ struct CaseBench {
 /// fields are left empty.
 [[nodiscard]] Row make_row(const Case& test_case, const Plan& plan, const Timing& timing,
                            const Ceilings& ceilings);
+
+/// Fills the shares of paired ceilings, where there are any, from the timings of a case.
+void set_shares(Row& row, const PairedCeilings* paired, std::span<const Timing> timings,
+                double bytes, double flops);
 
 /// Fills the baseline's fields and the ratio.
 void set_baseline(Row& row, const Baseline& baseline, const Timing& timing);

@@ -223,6 +223,8 @@ Expected<CheckpointBench> bench_checkpoint(const Checkpoint& checkpoint, std::in
     }
   }
 
+  if (bench.paired != nullptr) bench.paired->append_to(candidates);
+
   CheckpointBench out;
   const bool has_unfused = !baselines->empty() && baselines->front()->name() == "own_unfused";
   const auto rows = sampled_rows(model.test_case.problem, bench.verify, model.layers.size());
@@ -253,6 +255,8 @@ Expected<CheckpointBench> bench_checkpoint(const Checkpoint& checkpoint, std::in
   Row row = make_row(model.test_case, *made, timings->front(), ceilings);
   row.model = checkpoint.name;
   row.rel_err = worst;
+  const Problem& problem = model.test_case.problem;
+  set_shares(row, bench.paired, *timings, bytes_moved(problem), flops(problem));
   for (const Timing& timing : *timings) out.converged = out.converged && timing.converged;
   if (baselines->empty()) out.rows.push_back(row);
   for (std::size_t i = 0; i < baselines->size(); ++i) {

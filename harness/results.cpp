@@ -72,6 +72,8 @@ ordered_json to_json(const Row& row) {
           {"tflops", row.tflops},
           {"gbps", row.gbps},
           {"roof_fraction", or_null(row.roof_fraction)},
+          {"read_share", or_null(row.read_share)},
+          {"fma_share", or_null(row.fma_share)},
           {"baseline", or_null(row.baseline)},
           {"baseline_us", or_null(row.baseline_us)},
           {"ratio", or_null(row.ratio)},

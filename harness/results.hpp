@@ -52,6 +52,8 @@ struct Row {
   double tflops = 0;
   double gbps = 0;  ///< bytes that must move, over us
   std::optional<double> roof_fraction;
+  std::optional<double> read_share;     ///< of the read ceiling, by paired samples; CPU
+  std::optional<double> fma_share;      ///< of the fp32 FMA peak, likewise
   std::optional<std::string> baseline;  ///< see row_baselines()
   std::optional<double> baseline_us;
   std::optional<double> ratio;   ///< baseline_us / us

@@ -22,14 +22,15 @@ class CpuRig final : public Rig {
   [[nodiscard]] Stream stream() const noexcept override { return nullptr; }
   [[nodiscard]] bool host_memory() const noexcept override { return true; }
 
-  // Large blocks ask for huge pages: a GEMM over 4 KiB pages would measure the TLB.
+  // Blocks that fill half of a huge page ask for whole ones: over 4 KiB pages the TLB would be
+  // measured, and not the memory that the ceilings read in huge pages.
   [[nodiscard]] Expected<void*> allocate(std::size_t bytes) override {
     // What the machine does not have is refused here: overcommitted memory would end the process
     // when it is first written.
     if (bytes > static_cast<std::size_t>(device_.memory_bytes)) {
       return make_error(ErrorCode::kOutOfMemory, "cpu: no memory for %zu bytes", bytes);
     }
-    const std::size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kPage;
+    const std::size_t alignment = bytes >= kHugePage / 2 ? kHugePage : kPage;
     const std::size_t rounded =
         (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
     void* const pointer = std::aligned_alloc(alignment, rounded);

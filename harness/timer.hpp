@@ -32,6 +32,8 @@ using timing::Stopwatch;
 struct Candidate {
   std::string name;
   std::vector<Run> runs;
+  /// Timed as often as the others, but no reason to go on: its noise is not waited for.
+  bool reference = false;
 };
 
 struct TimerOptions {
@@ -46,13 +48,14 @@ struct TimerOptions {
 /// The samples of one candidate, in microseconds a run.
 struct Timing : timing::Statistics {
   std::string name;
-  std::size_t runs = 0;   ///< timed runs in all
-  bool converged = true;  ///< false where the time cap came before the noise goal
+  std::vector<double> samples_us{};  ///< of a run, round by round
+  std::size_t runs = 0;              ///< timed runs in all
+  bool converged = true;             ///< false where the time cap came before the noise goal
 };
 
-/// Warms up and times the candidates in turns, their order rotated every round. Returns one Timing
-/// a candidate, in the order given. `progress` (may be empty) is called before every round with
-/// the elapsed and the allowed time in microseconds.
+/// Warms up and times the candidates in turns, their order turned round every other round and
+/// rotated every second. Returns one Timing a candidate, in the order given. `progress` (may be
+/// empty) is called before every round with the elapsed and the allowed time in microseconds.
 /// Errors: kInvalidArgument for no candidate or an empty list; those of the runs.
 Expected<std::vector<Timing>> time_interleaved(
     Stopwatch& stopwatch, std::span<const Candidate> candidates, const TimerOptions& options,

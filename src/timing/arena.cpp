@@ -26,12 +26,13 @@ class CpuArena final : public Arena {
   }
 
   [[nodiscard]] Expected<void*> allocate(std::size_t bytes) override {
-    const std::size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kPage;
-    void* const pointer = std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
+    const std::size_t alignment = bytes >= kHugePage / 2 ? kHugePage : kPage;
+    const std::size_t rounded = (bytes / alignment + 1) * alignment;
+    void* const pointer = std::aligned_alloc(alignment, rounded);
     if (pointer == nullptr) {
       return make_error(ErrorCode::kOutOfMemory, "cpu: no memory for %zu bytes", bytes);
     }
-    if (alignment == kHugePage) static_cast<void>(madvise(pointer, bytes, MADV_HUGEPAGE));
+    if (alignment == kHugePage) static_cast<void>(madvise(pointer, rounded, MADV_HUGEPAGE));
     blocks_.push_back(pointer);
     return pointer;
   }

@@ -45,6 +45,40 @@ TEST(BenchRow, FollowsFromCasePlanAndTimes) {
   EXPECT_EQ(row.threads, 3);
 }
 
+Timing samples(std::vector<double> us) {
+  Timing out;
+  out.samples_us = std::move(us);
+  return out;
+}
+
+// Each sample is held against the ceilings of its own round, reading against the better one.
+TEST(PairedCeilings, SharesAreMediansOverRounds) {
+  const auto paired = PairedCeilings::make(cpu_device(), 1, /*quick=*/true);
+  ASSERT_TRUE(paired) << paired.error().message;
+  std::vector<Candidate> candidates(1);
+  paired->append_to(candidates);
+  ASSERT_EQ(candidates.size(), 4U);
+  for (std::size_t i = 1; i < candidates.size(); ++i) {
+    EXPECT_TRUE(candidates[i].reference);
+    EXPECT_TRUE(candidates[i].runs.at(0)(nullptr));
+  }
+  const auto shares = [&](std::vector<double> own, std::vector<double> one,
+                          std::vector<double> four, std::vector<double> fma) {
+    const std::vector<Timing> timings = {samples(std::move(own)), Timing{}, samples(std::move(one)),
+                                         samples(std::move(four)), samples(std::move(fma))};
+    return paired->shares(timings, 1e6, 1e6);
+  };
+  const CeilingShares steady = shares({10, 10, 10}, {5, 5, 5}, {9, 9, 9}, {2, 2, 2});
+  // A machine that is twice as slow for a round changes nothing.
+  const CeilingShares moving = shares({10, 20, 10}, {5, 30, 9}, {9, 10, 5}, {2, 4, 2});
+  EXPECT_DOUBLE_EQ(moving.read.value(), steady.read.value());
+  EXPECT_DOUBLE_EQ(moving.fma.value(), steady.fma.value());
+  // A kernel that is twice as slow in most rounds has half the share.
+  const CeilingShares slow = shares({20, 20, 10}, {5, 5, 5}, {9, 9, 9}, {2, 2, 2});
+  EXPECT_DOUBLE_EQ(slow.read.value(), steady.read.value() / 2);
+  EXPECT_DOUBLE_EQ(slow.fma.value(), steady.fma.value() / 2);
+}
+
 TEST(BenchCase, TimesCheckedOperatorsAgainstTheUnfusedPath) {
   const auto rig = open_rig("cpu");
   ASSERT_TRUE(rig);

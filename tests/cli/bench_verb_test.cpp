@@ -67,6 +67,8 @@ constexpr Field kRowFields[] = {
     {"tflops", Kind::kNumber},
     {"gbps", Kind::kNumber},
     {"roof_fraction", Kind::kNumberOrNull},
+    {"read_share", Kind::kNumberOrNull},
+    {"fma_share", Kind::kNumberOrNull},
     {"baseline", Kind::kTextOrNull},
     {"baseline_us", Kind::kNumberOrNull},
     {"ratio", Kind::kNumberOrNull},

@@ -60,6 +60,8 @@ ROW: dict[str, tuple[str, bool]] = {
     "tp": (COUNT, False),
 }
 OPTIONAL_ROW: dict[str, tuple[str, bool]] = {
+    "read_share": (NUMBER, True),
+    "fma_share": (NUMBER, True),
     "baseline_extra_bytes": (COUNT, True),
     "baseline_config": (TEXT, True),
     "baseline_rel_err": (NUMBER, True),
