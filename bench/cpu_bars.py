@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU engine's bars, one by one, against results: met or missed, in Markdown.
+
+    sluice bench --file bench/problems/cpu_bars.txt --device cpu --json FOLDER/bars.json
+    python bench/cpu_bars.py FOLDER
+
+The folder also holds smollm2.json and rivals.json, as bench/results/cpu does. Shares of the ceilings are those
+of paired samples (docs/benchmarking.md). Standard library only."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Iterator
+
+SMALL, MIDDLE, LARGE = (576, 1536), (2048, 8192), (4096, 14336)
+READ, FMA = "read_share", "fma_share"
+Row = dict[str, Any]
+
+# (tokens, type of the weights, share, {shape: least}).
+SHARES: list[tuple[int, str, str, dict[tuple[int, int], float]]] = [
+    *[(1, dtype, READ, {SMALL: 0.88, MIDDLE: 0.95, LARGE: 0.95}) for dtype in ("bf16", "fp16")],
+    (1, "fp32", READ, {SMALL: 0.95, MIDDLE: 0.97, LARGE: 0.97}),
+    (4, "bf16", FMA, {SMALL: 0.35, MIDDLE: 0.47}),
+    *[(16, dtype, FMA, {SMALL: 0.60, MIDDLE: 0.70}) for dtype in ("bf16", "fp32")],
+    *[(m, dtype, FMA, {SMALL: 0.78, MIDDLE: 0.82}) for m in (64, 256) for dtype in ("bf16", "fp16", "fp32")],
+    (1, "q8_0", READ, dict.fromkeys((SMALL, MIDDLE, LARGE), 0.90)),
+    (1, "q4_0", READ, dict.fromkeys((SMALL, MIDDLE, LARGE), 0.85)),
+    *[(256, dtype, FMA, {SMALL: 0.78, MIDDLE: 0.82}) for dtype in ("q8_0", "q4_0")],
+]
+LAYERS = [(1, READ, 0.88), (512, FMA, 0.78)]  # of SmolLM2, bf16
+# (rival, type, tokens, least ratio).
+RIVALS = [
+    *[("torch_eager", "bf16", m, least) for m, least in ((1, 1.5), (4, 4.0), (64, 8.0), (256, 8.0))],
+    ("torch_eager", "fp32", 1, 1.4),
+    ("torch_eager", "fp32", 256, 1.25),
+    *[("openblas", "fp32", m, 1.1) for m in (16, 64, 256)],
+]
+OF = {READ: "of read", FMA: "of FMA peak"}
+
+
+def weights(row: Row) -> str:
+    names = row["dtype"].split("/")
+    return names[1] if len(names) == 3 else names[0]
+
+
+def line(what: str, got: float | None, least: float, unit: str) -> str:
+    def show(value: float) -> str:
+        return f"{value:.2f}x" if unit == "x" else f"{100 * value:.0f} %"
+
+    if got is None:
+        return f"| {what} | {show(least)} | not measured | |"
+    return f"| {what} | {show(least)} | {show(got)} | {'met' if got >= least else 'missed'} |"
+
+
+def bars(folder: Path) -> Iterator[str]:
+    files = {name: json.loads((folder / f"{name}.json").read_text()) for name in ("bars", "smollm2", "rivals")}
+
+    def rows(name: str, m: int, dtype: str, **fields: Any) -> list[Row]:
+        return [
+            row
+            for row in files[name]["rows"]
+            if row["m"] == m and weights(row) == dtype and all(row[key] == value for key, value in fields.items())
+        ]
+
+    for m, dtype, share, shapes in SHARES:
+        for (d, h), least in shapes.items():
+            found = rows("bars", m, dtype, d=d, h=h)
+            yield line(f"{m} x {d} x {h} {dtype}, {OF[share]}", found[0].get(share) if found else None, least, "%")
+    for m, share, least in LAYERS:
+        found = rows("smollm2", m, "bf16")
+        yield line(f"SmolLM2's layers, M = {m}, {OF[share]}", found[0].get(share) if found else None, least, "%")
+    for rival, dtype, m, least in RIVALS:
+        for row in rows("rivals", m, dtype, baseline=rival):
+            yield line(f"{m} x {row['d']} x {row['h']} {dtype}, over {rival}", row["ratio"], least, "x")
+
+
+def document(folder: Path) -> str:
+    found = list(bars(folder))
+    met = sum(text.endswith(" met |") for text in found)
+    meta = json.loads((folder / "bars.json").read_text())["meta"]
+    return "\n".join([
+        "# The CPU engine's bars",
+        "",
+        "Made by `bench/cpu_bars.py`; what a share is: docs/benchmarking.md.",
+        f"{meta['device']}, {meta['date'][:10]}; at the start of the run read {1e3 * meta['read_tbps']:.0f} GB/s, "
+        f"FMA {meta['fma_gflops']:.0f} GFLOP/s.",
+        f"{met} of {len(found)} met.",
+        "",
+        "| what | at least | measured | |",
+        "|---|---:|---:|---|",
+        *found,
+        "",
+    ])  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print(__doc__, file=sys.stderr)
+        return 2
+    sys.stdout.write(document(Path(arguments[0])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
