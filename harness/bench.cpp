@@ -28,9 +28,10 @@ struct Part {
 };
 
 Error no_pass(const Case& c) {
-  return make_error(ErrorCode::kInvalidArgument,
-                    "pass: got bwd or full for %s, wanted an mlp without norm or residual",
-                    format_case(c).c_str());
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "pass: got bwd or full for %s, wanted mlp or mlp_grad without norm, residual or sums",
+      format_case(c).c_str());
 }
 
 // The operators that a pass of this case runs, in order.
@@ -39,13 +40,17 @@ Expected<std::vector<Case>> cases_of(const Case& c, Pass pass) {
     return make_error(ErrorCode::kInvalidArgument, "bench: got m = 0, wanted at least 1");
   }
   if (pass == Pass::kForward || pass == Pass::kDecode) return std::vector<Case>{c};
-  if (c.problem.op != Op::kMlp || c.problem.norm.enabled || c.problem.residual != Residual::kNone) {
+  const Problem& p = c.problem;
+  if ((p.op != Op::kMlp && p.op != Op::kMlpGrad) || p.norm.enabled || p.accumulate_dw ||
+      p.residual != Residual::kNone) {
     return no_pass(c);
   }
   std::vector<Case> out;
   if (pass == Pass::kFull) {
     out.push_back(c);
-    out.back().problem.save_g_u = true;
+    out.back().problem.op = Op::kMlp;
+    out.back().problem.save_g_u = !p.recompute;
+    out.back().problem.recompute = false;
     SLUICE_TRY(place(out.back()));
   }
   out.push_back(c);
@@ -142,10 +147,60 @@ void take_predecessor(std::vector<Timing>& timings) {
   }
 }
 
-// Times the parts, run in order, and the baselines of a lone part.
+Run in_order(std::vector<Run> steps) {
+  return [steps = std::move(steps)](Stream stream) -> Status {
+    for (const Run& step : steps) SLUICE_TRY(step(stream));
+    return {};
+  };
+}
+
+// A rival of all parts, one baseline each, run in the same order.
+struct Rival {
+  std::vector<std::unique_ptr<Baseline>> steps;
+
+  [[nodiscard]] std::string name() const { return steps.front()->name(); }
+  // As in full_row: the parts run one after the other.
+  [[nodiscard]] std::int64_t extra_bytes() const {
+    std::int64_t most = 0;
+    for (const auto& step : steps) most = std::max(most, step->extra_bytes());
+    return most;
+  }
+};
+
+// The rivals that every part has. What a forward part saves is no matter of its baselines, which
+// store g and u in any case.
+Expected<std::vector<Rival>> make_rivals(const std::vector<Part>& parts, Rig& rig,
+                                         const Options& options) {
+  std::vector<Rival> out;
+  for (const Part& part : parts) {
+    Case c = part.test_case;
+    c.problem.save_g_u = c.problem.save_g_u && parts.size() == 1;
+    auto made = make_baselines(c, rig, options);
+    if (!made) return made.error();
+    if (&part == &parts.front()) {
+      for (auto& baseline : *made) {
+        out.emplace_back();
+        out.back().steps.push_back(std::move(baseline));
+      }
+      continue;
+    }
+    for (Rival& rival : out) {
+      for (auto& baseline : *made) {
+        if (baseline == nullptr || baseline->name() != rival.name()) continue;
+        rival.steps.push_back(std::move(baseline));
+      }
+    }
+    std::erase_if(out, [&](const Rival& rival) {
+      return rival.steps.size() != static_cast<std::size_t>(&part - parts.data()) + 1;
+    });
+  }
+  return out;
+}
+
+// Times the parts, run in order, and their rivals.
 Expected<std::vector<Timing>> time_parts(const std::vector<Part>& parts,
-                                         const std::vector<std::unique_ptr<Baseline>>& baselines,
-                                         Rig& rig, const BenchOptions& options) {
+                                         const std::vector<Rival>& rivals, Rig& rig,
+                                         const BenchOptions& options) {
   Candidate own{"sluice", {}};
   std::vector<Candidate> candidates;
   const std::size_t copies = parts.front().sets.size();
@@ -153,16 +208,18 @@ Expected<std::vector<Timing>> time_parts(const std::vector<Part>& parts,
     std::vector<Run> steps;
     steps.reserve(parts.size());
     for (const Part& part : parts) steps.push_back(part.bind(copy % part.sets.size()));
-    own.runs.emplace_back([steps](Stream stream) -> Status {
-      for (const Run& step : steps) SLUICE_TRY(step(stream));
-      return {};
-    });
+    own.runs.push_back(in_order(std::move(steps)));
   }
   candidates.push_back(std::move(own));
-  for (const auto& baseline : baselines) {
-    Candidate candidate{baseline->name(), {}};
-    for (const auto& set : parts.front().sets) {
-      candidate.runs.push_back(baseline->bind(set->operands()));
+  for (const Rival& rival : rivals) {
+    Candidate candidate{rival.name(), {}};
+    for (std::size_t copy = 0; copy < copies; ++copy) {
+      std::vector<Run> steps;
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        const auto& sets = parts[i].sets;
+        steps.push_back(rival.steps[i]->bind(sets[copy % sets.size()]->operands()));
+      }
+      candidate.runs.push_back(in_order(std::move(steps)));
     }
     candidates.push_back(std::move(candidate));
   }
@@ -250,6 +307,7 @@ Row make_row(const Case& c, const Plan& made, const Timing& timing, const Ceilin
   Row row;
   row.op = p.op == Op::kMlpGrad ? "mlp_train" : to_string(p.op);
   row.pass = is_gradient(p.op) ? "bwd" : "fwd";
+  if (p.op == Op::kMlpGrad) row.policy = p.recompute ? "recompute" : "save";
   row.m = p.m;
   row.d = p.d;
   row.h = p.h;
@@ -283,11 +341,12 @@ void set_shares(Row& row, const PairedCeilings* paired, std::span<const Timing> 
   row.fma_share = shares.fma;
 }
 
-void set_baseline(Row& row, const Baseline& baseline, const Timing& timing) {
-  row.baseline = baseline.name();
+void set_baseline(Row& row, const std::string& name, std::int64_t extra_bytes,
+                  const Timing& timing) {
+  row.baseline = name;
   row.baseline_us = timing.median_us;
   row.ratio = timing.median_us / row.us;
-  row.baseline_extra_bytes = baseline.extra_bytes();
+  row.baseline_extra_bytes = extra_bytes;
 }
 
 std::int64_t signed_pair_offset(const Case& c) {
@@ -334,13 +393,9 @@ Expected<CaseBench> bench_case(const Case& test_case, Rig& rig, const Ceilings& 
     if (!part) return part.error();
     parts.push_back(std::move(*part));
   }
-  std::vector<std::unique_ptr<Baseline>> baselines;
-  if (parts.size() == 1) {
-    auto made = make_baselines(parts.front().test_case, rig, options.plan);
-    if (!made) return made.error();
-    baselines = std::move(*made);
-  }
-  const auto timings = time_parts(parts, baselines, rig, options);
+  const auto rivals = make_rivals(parts, rig, options.plan);
+  if (!rivals) return rivals.error();
+  const auto timings = time_parts(parts, *rivals, rig, options);
   if (!timings) return timings.error();
 
   const Timing& own = timings->front();
@@ -358,10 +413,11 @@ Expected<CaseBench> bench_case(const Case& test_case, Rig& rig, const Ceilings& 
   }
   set_shares(row, options.paired, *timings, bytes, work);
   for (const Timing& timing : *timings) out.converged = out.converged && timing.converged;
-  if (baselines.empty()) out.rows.push_back(row);
-  for (std::size_t i = 0; i < baselines.size(); ++i) {
+  if (rivals->empty()) out.rows.push_back(row);
+  for (std::size_t i = 0; i < rivals->size(); ++i) {
+    const Rival& rival = (*rivals)[i];
     out.rows.push_back(row);
-    set_baseline(out.rows.back(), *baselines[i], (*timings)[i + 1]);
+    set_baseline(out.rows.back(), rival.name(), rival.extra_bytes(), (*timings)[i + 1]);
   }
   return out;
 }

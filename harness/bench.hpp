@@ -81,7 +81,8 @@ void set_shares(Row& row, const PairedCeilings* paired, std::span<const Timing> 
                 double bytes, double flops);
 
 /// Fills the baseline's fields and the ratio.
-void set_baseline(Row& row, const Baseline& baseline, const Timing& timing);
+void set_baseline(Row& row, const std::string& name, std::int64_t extra_bytes,
+                  const Timing& timing);
 
 /// Bytes of all operands of a problem, weights of one layer included.
 [[nodiscard]] std::int64_t operand_bytes(const Problem& problem);

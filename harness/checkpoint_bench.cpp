@@ -261,7 +261,8 @@ Expected<CheckpointBench> bench_checkpoint(const Checkpoint& checkpoint, std::in
   if (baselines->empty()) out.rows.push_back(row);
   for (std::size_t i = 0; i < baselines->size(); ++i) {
     out.rows.push_back(row);
-    set_baseline(out.rows.back(), *(*baselines)[i], (*timings)[i + 1]);
+    const Baseline& baseline = *(*baselines)[i];
+    set_baseline(out.rows.back(), baseline.name(), baseline.extra_bytes(), (*timings)[i + 1]);
   }
   return out;
 }

@@ -66,6 +66,7 @@ struct Row {
   int tp = 1;
   /// The same as extra_bytes of the baseline; absent where it is not known.
   std::optional<std::int64_t> baseline_extra_bytes;
+  std::string policy;  ///< of mlp_train: "save" or "recompute"; else empty and left out
 };
 
 /// The words that the fields `op`, `pass` and `baseline` may hold.

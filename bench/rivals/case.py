@@ -26,6 +26,8 @@ class Case:
     dtype: str = "bf16"
     gate_multiplier: float = 1.0
     recompute: bool = False
+    concat: bool = False  # the weights as halves of one tensor, their gradients too
+    variant: str | None = None  # of Sluice, forced
     device: str = "cuda"
 
     @property
@@ -73,8 +75,10 @@ def parse(text: str, operators: Any, device: str) -> Case | None:
     for word in rest.split(":") if rest else []:
         if word in DTYPES:
             case.dtype = word
-        elif word == "recompute":
-            case.recompute = True
+        elif word in ("recompute", "concat"):
+            setattr(case, word, True)
+        elif word.startswith("variant="):
+            case.variant = word.split("=")[1]
         elif word.startswith("silu(gate_multiplier="):
             case.gate_multiplier = float(word.split("=")[1].rstrip(")"))
         elif word in operators:

@@ -36,9 +36,11 @@ class Operator:
         self.cuda = case.device == "cuda"
         problem = capi._problem(op, case.m, case.d, case.h, case.dtype, None, case.gate, flags)
         device = capi._device("cuda:0" if self.cuda else "cpu")
-        plan = byref(self.plan)
+        plan, options = byref(self.plan), capi._options(case.variant, None, 0)
         self.check(
-            self.lib.sluice_plan_init(plan, byref(problem), byref(device), None, byref(self.error))
+            self.lib.sluice_plan_init(
+                plan, byref(problem), byref(device), byref(options), byref(self.error)
+            )
         )
         self.variant = self.lib.sluice_plan_variant(plan).decode()
         self.config = self.lib.sluice_plan_config(plan).decode()

@@ -120,7 +120,7 @@ def rows_of(
             "pass": "full" if case.op == "mlp_train" else "bwd" if case.op.endswith("grad") else "fwd",
             "model": None, "m": case.m, "d": case.d, "h": case.h, "dtype": case.dtype,
             "gate": "silu" if case.gate_multiplier == 1 else f"silu(gate_multiplier={case.gate_multiplier})",
-            "layout": "separate", "variant": own.variant, "config": own.config, "us": us,
+            "layout": "concat" if case.concat else "separate", "variant": own.variant, "config": own.config, "us": us,
             "us_p10": ordered[len(ordered) // 10], "us_p90": ordered[len(ordered) * 9 // 10],
             "tflops": setup.flops / us * 1e-6, "gbps": setup.bytes / us * 1e-3,
             "roof_fraction": max(floors) / us if floors else None, "baseline": name,

@@ -17,6 +17,8 @@ def own_candidate(case: Case, inputs: Tensors, dy: torch.Tensor) -> Candidate:
     is saved, the workspace."""
     weights = {n: t for n, t in inputs.items() if n != "x"}
     grads = {"d" + n: torch.empty_like(t) for n, t in inputs.items()}
+    if case.concat:
+        grads["dw_gate"], grads["dw_up"] = case.empty(2 * case.h, case.d).chunk(2)
     y = torch.empty_like(dy)
     g, u = (None, None) if case.recompute else (case.empty(case.m, case.h), case.empty(case.m, case.h))
     forward = Operator("mlp", case, save_g_u=not case.recompute)
@@ -87,10 +89,12 @@ def exact_of(case: Case, inputs: Tensors, dy: torch.Tensor) -> Tensors:
 def mlp_train(case: Case) -> Setup:
     m, d, h = case.m, case.d, case.h
     dy = case.normal(m, d)
+    gate_up = case.normal(2 * h, d, scale=d**-0.5)
+    w_gate, w_up = gate_up.chunk(2)
     inputs = {
         "x": case.normal(m, d),
-        "w_gate": case.normal(h, d, scale=d**-0.5),
-        "w_up": case.normal(h, d, scale=d**-0.5),
+        "w_gate": w_gate if case.concat else w_gate.clone(),
+        "w_up": w_up if case.concat else w_up.clone(),
         "w_down": case.normal(d, h, scale=h**-0.5),
     }
     linear = torch.nn.functional.linear

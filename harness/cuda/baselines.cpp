@@ -11,6 +11,7 @@
 #include "harness/cuda/check.hpp"
 #include "harness/cuda/cublaslt.hpp"
 #include "harness/cuda/grad_baseline.hpp"
+#include "harness/cuda/training_baseline.hpp"
 #include "harness/rig.hpp"
 
 namespace sluice::harness {
@@ -54,8 +55,8 @@ bool aligned(const OperandSpec& spec) {
 
 bool fits(const Case& c) {
   const Problem& p = c.problem;
-  const bool op =
-      p.op == Op::kGateUp || p.op == Op::kDown || p.op == Op::kMlp || p.op == Op::kGateUpGrad;
+  const bool op = p.op == Op::kGateUp || p.op == Op::kDown || p.op == Op::kMlp ||
+                  p.op == Op::kGateUpGrad || p.op == Op::kMlpGrad;
   const bool types = p.x_dtype == p.w_dtype && p.x_dtype == p.y_dtype &&
                      (p.x_dtype == DType::kBF16 || p.x_dtype == DType::kF16);
   const bool plain = !p.bias_gate_up && !p.bias_down && !p.norm.enabled && !p.save_g_u &&
@@ -284,6 +285,10 @@ Expected<std::vector<std::unique_ptr<Baseline>>> make_cuda_baselines(const Case&
   const std::shared_ptr<CublasLt> library = std::move(*opened);
   if (test_case.problem.op == Op::kGateUpGrad) {
     SLUICE_TRY(add_grad_baselines(test_case, rig, library, out));
+    return out;
+  }
+  if (test_case.problem.op == Op::kMlpGrad) {
+    SLUICE_TRY(add_training_baseline(test_case, rig, library, out));
     return out;
   }
   for (const Part part : parts_of(test_case.problem.op)) {

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "harness/cuda/cublaslt.hpp"
 
-#include <cublasLt.h>
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
 #include <limits>
 
+#include "cuda/cublaslt_api.hpp"
 #include "harness/cuda/check.hpp"
 
 namespace sluice::harness {
@@ -16,59 +14,6 @@ namespace {
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 constexpr int kAlgorithms = 8;
 constexpr int kTimedRuns = 3;
-
-struct Api {
-  decltype(&cublasLtCreate) create = nullptr;
-  decltype(&cublasLtDestroy) destroy = nullptr;
-  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
-  decltype(&cublasLtMatmul) matmul = nullptr;
-};
-
-void* find_library() {
-  for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
-    if (void* handle = dlopen(name, RTLD_NOW | RTLD_NOLOAD)) return handle;
-  }
-  for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
-    if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return handle;
-  }
-  return nullptr;
-}
-
-// Never closed: kernels of the library stay registered with the driver.
-const Api* find_api() {
-  static const Api api = [] {
-    Api found;
-    void* library = find_library();
-    if (library == nullptr) return found;
-    const auto look_up = [library](auto& function, const char* name) {
-      function =
-          reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-      return function != nullptr;
-    };
-    const bool all = look_up(found.create, "cublasLtCreate") &&
-                     look_up(found.destroy, "cublasLtDestroy") &&
-                     look_up(found.desc_create, "cublasLtMatmulDescCreate") &&
-                     look_up(found.desc_destroy, "cublasLtMatmulDescDestroy") &&
-                     look_up(found.desc_set, "cublasLtMatmulDescSetAttribute") &&
-                     look_up(found.layout_create, "cublasLtMatrixLayoutCreate") &&
-                     look_up(found.layout_destroy, "cublasLtMatrixLayoutDestroy") &&
-                     look_up(found.preference_create, "cublasLtMatmulPreferenceCreate") &&
-                     look_up(found.preference_destroy, "cublasLtMatmulPreferenceDestroy") &&
-                     look_up(found.preference_set, "cublasLtMatmulPreferenceSetAttribute") &&
-                     look_up(found.heuristic, "cublasLtMatmulAlgoGetHeuristic") &&
-                     look_up(found.matmul, "cublasLtMatmul");
-    return all ? found : Api{};
-  }();
-  return api.matmul == nullptr ? nullptr : &api;
-}
 
 Error lt_error(cublasStatus_t status, const char* what) {
   Error error = make_error(ErrorCode::kDevice, "cuBLASLt: %s failed with status %d", what,
@@ -90,46 +35,43 @@ cudaDataType_t data_type(DType dtype) { return dtype == DType::kBF16 ? CUDA_R_16
 // [N, K]), its B is a.
 class Plan final : public LtPlan {
  public:
-  Plan(const Api& api, cublasLtHandle_t handle, void* workspace)
+  Plan(const cuda::CublasLtApi& api, cublasLtHandle_t handle, void* workspace)
       : api_(api), handle_(handle), workspace_(workspace) {}
-  ~Plan() override {
-    for (cublasLtMatrixLayout_t layout : {a_, b_, out_}) {
-      if (layout != nullptr) static_cast<void>(api_.layout_destroy(layout));
-    }
-    if (desc_ != nullptr) static_cast<void>(api_.desc_destroy(desc_));
-  }
 
   Status describe(const LtGemm& gemm) {
     const cudaDataType_t type = data_type(gemm.dtype);
-    LT_TRY(api_.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescCreate");
+    LT_TRY(api_.desc_init(&desc_, sizeof(desc_), CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescInit");
     const cublasOperation_t b_operation = gemm.b_is_k_by_n ? CUBLAS_OP_N : CUBLAS_OP_T;
-    LT_TRY(api_.desc_set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &b_operation, sizeof(b_operation)),
+    LT_TRY(api_.desc_set(&desc_, CUBLASLT_MATMUL_DESC_TRANSA, &b_operation, sizeof(b_operation)),
+           "MatmulDescSetAttribute");
+    const cublasOperation_t a_operation = gemm.a_is_k_by_m ? CUBLAS_OP_T : CUBLAS_OP_N;
+    LT_TRY(api_.desc_set(&desc_, CUBLASLT_MATMUL_DESC_TRANSB, &a_operation, sizeof(a_operation)),
            "MatmulDescSetAttribute");
     const auto u = [](std::int64_t v) { return static_cast<std::uint64_t>(v); };
     const std::int64_t b_cols = gemm.b_is_k_by_n ? gemm.n : gemm.k;
     const std::int64_t b_rows = gemm.b_is_k_by_n ? gemm.k : gemm.n;
-    LT_TRY(api_.layout_create(&b_, type, u(b_cols), u(b_rows), gemm.b_stride),
-           "MatrixLayoutCreate");
-    LT_TRY(api_.layout_create(&a_, type, u(gemm.k), u(gemm.m), gemm.a_stride),
-           "MatrixLayoutCreate");
-    LT_TRY(api_.layout_create(&out_, type, u(gemm.n), u(gemm.m), gemm.out_stride),
-           "MatrixLayoutCreate");
+    const std::int64_t a_cols = gemm.a_is_k_by_m ? gemm.m : gemm.k;
+    const std::int64_t a_rows = gemm.a_is_k_by_m ? gemm.k : gemm.m;
+    const cudaDataType_t out_type = gemm.out_is_fp32 ? CUDA_R_32F : type;
+    LT_TRY(api_.layout_init(&b_, sizeof(b_), type, u(b_cols), u(b_rows), gemm.b_stride),
+           "MatrixLayoutInit");
+    LT_TRY(api_.layout_init(&a_, sizeof(a_), type, u(a_cols), u(a_rows), gemm.a_stride),
+           "MatrixLayoutInit");
+    LT_TRY(api_.layout_init(&out_, sizeof(out_), out_type, u(gemm.n), u(gemm.m), gemm.out_stride),
+           "MatrixLayoutInit");
     return {};
   }
 
   Expected<int> offers(std::array<cublasLtMatmulHeuristicResult_t, kAlgorithms>& results) {
-    cublasLtMatmulPreference_t preference = nullptr;
-    LT_TRY(api_.preference_create(&preference), "MatmulPreferenceCreate");
+    cublasLtMatmulPreferenceOpaque_t preference;
+    LT_TRY(api_.preference_init(&preference, sizeof(preference)), "MatmulPreferenceInit");
+    LT_TRY(api_.preference_set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                               &kWorkspaceBytes, sizeof(kWorkspaceBytes)),
+           "MatmulPreferenceSetAttribute");
     int count = 0;
-    cublasStatus_t status =
-        api_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes,
-                            sizeof(kWorkspaceBytes));
-    if (status == CUBLAS_STATUS_SUCCESS) {
-      status = api_.heuristic(handle_, desc_, b_, a_, out_, out_, preference, kAlgorithms,
-                              results.data(), &count);
-    }
-    static_cast<void>(api_.preference_destroy(preference));
-    if (status != CUBLAS_STATUS_SUCCESS) return lt_error(status, "MatmulAlgoGetHeuristic");
+    LT_TRY(api_.heuristic(handle_, &desc_, &b_, &a_, &out_, &out_, &preference, kAlgorithms,
+                          results.data(), &count),
+           "MatmulAlgoGetHeuristic");
     if (count == 0) {
       return make_error(ErrorCode::kUnsupported, "cuBLASLt: no algorithm for this product");
     }
@@ -141,20 +83,20 @@ class Plan final : public LtPlan {
   Status run(const void* a, const void* b, void* out, Stream stream) override {
     const float one = 1.0F;
     const float zero = 0.0F;
-    LT_TRY(api_.matmul(handle_, desc_, &one, b, b_, a, a_, &zero, out, out_, out, out_, &algorithm_,
-                       workspace_, kWorkspaceBytes, static_cast<cudaStream_t>(stream)),
+    LT_TRY(api_.matmul(handle_, &desc_, &one, b, &b_, a, &a_, &zero, out, &out_, out, &out_,
+                       &algorithm_, workspace_, kWorkspaceBytes, static_cast<cudaStream_t>(stream)),
            "Matmul");
     return {};
   }
 
  private:
-  const Api& api_;
+  const cuda::CublasLtApi& api_;
   cublasLtHandle_t handle_;
   void* workspace_;
-  cublasLtMatmulDesc_t desc_ = nullptr;
-  cublasLtMatrixLayout_t a_ = nullptr;
-  cublasLtMatrixLayout_t b_ = nullptr;
-  cublasLtMatrixLayout_t out_ = nullptr;
+  cublasLtMatmulDescOpaque_t desc_{};
+  cublasLtMatrixLayoutOpaque_t a_{};
+  cublasLtMatrixLayoutOpaque_t b_{};
+  cublasLtMatrixLayoutOpaque_t out_{};
   cublasLtMatmulAlgo_t algorithm_{};
 };
 
@@ -184,7 +126,7 @@ Expected<float> shortest_ms(LtPlan& plan, const void* a, const void* b, void* ou
 struct CublasLt::State {
   explicit State(Rig& r) : rig(r) {}
   Rig& rig;
-  const Api* api = nullptr;
+  const cuda::CublasLtApi* api = nullptr;
   cublasLtHandle_t handle = nullptr;
   RigBuffer workspace;
 };
@@ -196,10 +138,9 @@ CublasLt::~CublasLt() {
 }
 
 Expected<std::unique_ptr<CublasLt>> CublasLt::open(Rig& rig) {
-  const Api* api = find_api();
+  const cuda::CublasLtApi* api = cuda::cublaslt_api();
   if (api == nullptr) {
-    return make_error(ErrorCode::kUnsupported,
-                      "cuBLASLt: libcublasLt.so.13 and .12 were not found");
+    return make_error(ErrorCode::kUnsupported, "cuBLASLt: %s", cuda::kCublasLtAbsent);
   }
   auto state = std::make_unique<State>(rig);
   state->api = api;

@@ -14,7 +14,7 @@
 namespace sluice::harness {
 
 /// One product out[M, N] = a[M, K] · b[N, K]ᵀ, row-major, fp32 accumulation; with `b_is_k_by_n`
-/// a[M, K] · b[K, N].
+/// b lies as [K, N], with `a_is_k_by_m` a as [K, M].
 struct LtGemm {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -24,6 +24,8 @@ struct LtGemm {
   std::int64_t b_stride = 0;
   std::int64_t out_stride = 0;
   bool b_is_k_by_n = false;
+  bool a_is_k_by_m = false;
+  bool out_is_fp32 = false;  ///< else of `dtype`
 };
 
 /// A product set up once: descriptors, workspace and the algorithm.

@@ -16,6 +16,7 @@ constexpr Variant kVariants[] = {
     cuda::kSm90DecodeChain,      // Hopper, mlp of up to 64 tokens in two launches
     cuda::kSm90DecodeChainNorm,  // the same behind a launch of the norm
     cuda::kSm90Decode,           // the same in one, with norm; gate_up, down
+    cuda::kSm90CublasLt,         // the next with cuBLASLt's plain products
     cuda::kSm90,                 // Hopper's tensor cores: prefill, training
     cuda::kSm90Norm,             // prefill behind a launch of the norm
     cuda::kSm80,                 // mma.sync: prefill

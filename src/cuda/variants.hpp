@@ -47,6 +47,24 @@ inline constexpr detail::Variant kSm90 = {
     "cuda.sm90", Backend::kCuda, sm90_supports, sm90_configs, sm90_payload_bytes, sm90_launch,
 };
 
+// sm90/with_cublaslt.cpp: the same with cuBLASLt's plain products, where that library is found.
+detail::Reason sm90_cublaslt_supports(const Problem&, const Device&) noexcept;
+detail::Reason sm90_cublaslt_yields(const Problem&, const Device&) noexcept;
+std::size_t sm90_cublaslt_configs(const Problem&, const Device&, std::span<Config> out) noexcept;
+std::size_t sm90_cublaslt_payload_bytes(const Plan&) noexcept;
+Status sm90_cublaslt_launch(const Plan&, const Operands&, void* payload, void* header,
+                            Stream) noexcept;
+
+inline constexpr detail::Variant kSm90CublasLt = {
+    .name = "cuda.sm90_cublaslt",
+    .backend = Backend::kCuda,
+    .supports = sm90_cublaslt_supports,
+    .configs = sm90_cublaslt_configs,
+    .payload_bytes = sm90_cublaslt_payload_bytes,
+    .launch = sm90_cublaslt_launch,
+    .yields = sm90_cublaslt_yields,
+};
+
 // sm80/prefill.cpp: gate_up, down and mlp by mma.sync on Ampere and newer, bf16 and fp16.
 detail::Reason sm80_supports(const Problem&, const Device&) noexcept;
 std::size_t sm80_configs(const Problem&, const Device&, std::span<Config> out) noexcept;

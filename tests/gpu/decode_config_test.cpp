@@ -266,7 +266,7 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
             "cuda.sm90_decode sm90.decode.down.b64r64k128s7x2");
   EXPECT_EQ(chosen("64x8192x28672:gate_up", h200()),
             "cuda.sm90_decode sm90.decode.gate_up.b64r64k256s3");
-  EXPECT_EQ(chosen("65x4096x14336:down", h200()).substr(0, 10), "cuda.sm90 ");
+  EXPECT_EQ(chosen("65x4096x14336:down:residual", h200()).substr(0, 10), "cuda.sm90 ");
   // Blocks of three rows have no boxes.
   EXPECT_EQ(chosen("16x4096x14336:gate_up:interleaved3", h200()).substr(0, 17),
             "cuda.sm90_decode ");

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/sm90/library_yields.hpp"
 #include "fake_devices.hpp"
 #include "harness/case.hpp"
 #include "sluice/plan.hpp"
@@ -259,7 +260,7 @@ TEST(CudaSm90, IsChosenOnHopper) {
                   : std::string(made.error().message);
     };
     EXPECT_EQ(chosen("512x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x128c2g8");
-    EXPECT_EQ(chosen("512x4096x14336:down"), "cuda.sm90 sm90.down.pp128x128c2g8");
+    EXPECT_EQ(chosen("512x4096x14336:down:residual"), "cuda.sm90 sm90.down.pp128x128c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 sm90.gate_up_grad.pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),
               "cuda.sm90 sm90.mlp_grad.pp128x192c2g8+pp128x192c2g8");
@@ -280,7 +281,7 @@ TEST(CudaSm90, WorkspaceHoldsWhatLaunchesLeaveForEachOther) {
     return plan(problem_of(text), h200(), {.variant = "cuda.sm90"}).value().workspace_bytes;
   };
   EXPECT_EQ(bytes("512x4096x14336:gate_up"), 0U);
-  EXPECT_EQ(bytes("512x4096x14336:down"), 0U);
+  EXPECT_EQ(bytes("512x4096x14336:down:residual"), 0U);
   EXPECT_EQ(bytes("512x4096x14336:gate_up_grad"), 0U);
   // Whole tiles under stream-K leave nothing; cut ones two tiles of sums a worker.
   EXPECT_EQ(bytes("64x4096x14336:gate_up"), 0U);
@@ -368,6 +369,31 @@ TEST(CudaSm90, RefusesOtherDevices) {
   small.smem_per_block_bytes = 232447;
   EXPECT_NE(reason_of(problem, small).find("needs 232448 bytes of shared memory"),
             std::string::npos);
+}
+
+// Results do not depend on what is installed unless somebody asks for it.
+TEST(Sm90CublasLt, IsNobodysDefault) {
+  for (const char* text :
+       {"64x4096x14336:down", "512x4096x14336:mlp", "8192x4096x14336:mlp_grad"}) {
+    const Problem problem = harness::parse_case(text).value().problem;
+    EXPECT_FALSE(cuda::sm90::library_yields(problem).empty()) << text;
+    EXPECT_STRNE(plan(problem, gpu::h200()).value().variant_name(), "cuda.sm90_cublaslt") << text;
+  }
+}
+
+TEST(Sm90CublasLt, RefusesWithAReason) {
+  const auto reason = [](const std::string& text) {
+    const auto explained = explain(harness::parse_case(text).value().problem, gpu::h200());
+    for (const auto& row : explained.variants) {
+      if (row.variant == "cuda.sm90_cublaslt") return row.reason;
+    }
+    return std::string("no such variant");
+  };
+  EXPECT_EQ(reason("64x64x96:gate_up"), "gate_up has no plain product");
+  EXPECT_EQ(reason("64x64x96:down:residual"),
+            "residual: cuBLASLt rounds the product before it adds");
+  const std::string found = reason("64x64x96:down");
+  EXPECT_TRUE(found.empty() || found == "libcublasLt.so.13 and .12 were not found") << found;
 }
 
 }  // namespace

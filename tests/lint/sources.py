@@ -25,7 +25,7 @@ DIRECTIONS: list[tuple[str, tuple[str, ...]]] = [
     ("src/cuda/ptx/", ("sluice/", "math/", "cuda/ptx/")),
     ("src/cuda/tile/", ("sluice/", "math/", "cuda/workspace.hpp", "cuda/ptx/", "cuda/tile/")),
     ("src/cuda/", ("sluice/", "math/", "core/variant.hpp", "timing/", "cuda/")),
-    ("harness/cuda/", ("sluice/", "math/", "cuda/ptx/", "harness/")),
+    ("harness/cuda/", ("sluice/", "math/", "cuda/ptx/", "cuda/cublaslt_api.hpp", "harness/")),
     ("harness/", ("sluice/", "math/", "timing/", "harness/")),
     ("cli/", ("sluice/", "harness/", "cli/")),
     ("examples/", ("sluice/",)),

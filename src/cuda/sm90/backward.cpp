@@ -2,6 +2,7 @@
 #include "cuda/sm90/backward.hpp"
 
 #include "cuda/simt/kernels.hpp"
+#include "cuda/sm90/library_products.hpp"
 #include "cuda/tensor_map.hpp"
 #include "cuda/workspace.hpp"
 
@@ -11,11 +12,10 @@ namespace {
 using detail::Reason;
 using detail::refuse;
 
-// [M, H] in x's type each.
+// In x's type.
 struct Scratch {
-  void* h;
-  void* dg;  // with recompute first g: the gradient is in place
-  void* du;  // likewise u
+  void* h;      // [M, H]
+  void* dg_du;  // [M, 2H]: dg, then du, in each row; with recompute first g and u
   std::size_t bytes;
 };
 
@@ -24,10 +24,43 @@ Scratch lay_out(const Problem& p, void* payload) {
   const std::int64_t bytes = p.m * p.h * size_bytes(p.x_dtype);
   Scratch s{};
   s.h = cursor.take(bytes);
-  s.dg = cursor.take(bytes);
-  s.du = cursor.take(bytes);
+  s.dg_du = cursor.take(2 * bytes);
   s.bytes = cursor.used();
   return s;
+}
+
+// One half of the rows of dg_du.
+Matrix half(const Call& call, Operand id, void* dg_du) {
+  Matrix matrix = call.dense(id, dg_du);
+  const std::int64_t row_bytes = matrix.spec.layout.row_stride_bytes;
+  matrix.spec.layout.row_stride_bytes = 2 * row_bytes;
+  if (id == Operand::kDu && dg_du != nullptr) {
+    matrix.base = static_cast<char*>(dg_du) + row_bytes;
+  }
+  return matrix;
+}
+
+// dWg and dWu from dg and du, dWd from dy and h: by cuBLASLt where the call says so and the rows
+// have one stride, both of the first in one product where they lie in one matrix.
+Status weight_grads(const Call& call, const Tiling& own, const Matrix& dg, const Matrix& du,
+                    const Matrix& h) {
+  const Matrix x = call.at(Operand::kX);
+  const Matrix dw_gate = call.at(Operand::kDwGate);
+  const Matrix dw_up = call.at(Operand::kDwUp);
+  const auto one = [&](const Matrix& left, const Matrix& right, const Matrix& out) -> Status {
+    if (out.base == nullptr) return {};
+    return call.library != nullptr && library_takes_weight_grad(call, out)
+               ? library_weight_grad(call, left, right, out, false)
+               : weight_grad(call, own, left, right, out);
+  };
+  if (call.library != nullptr && dw_gate.base != nullptr && stacked(dw_gate, dw_up) &&
+      library_takes_weight_grad(call, dw_gate)) {
+    SLUICE_TRY(library_weight_grad(call, dg, x, dw_gate, true));
+  } else {
+    SLUICE_TRY(one(dg, x, dw_gate));
+    SLUICE_TRY(one(du, x, dw_up));
+  }
+  return one(call.at(Operand::kDy), h, call.at(Operand::kDwDown));
 }
 
 // Pairs of neighbouring columns are stored at once.
@@ -97,34 +130,26 @@ Status mlp_grad(const Call& call, const Tiling& grad_tiling, const Tiling& produ
                 void* payload) noexcept {
   const Problem& p = call.problem;
   const Scratch s = lay_out(p, payload);
-  const Matrix dg = call.dense(Operand::kDg, s.dg);
-  const Matrix du = call.dense(Operand::kDu, s.du);
-  const Matrix dw_down = call.at(Operand::kDwDown);
+  const Matrix dg = half(call, Operand::kDg, s.dg_du);
+  const Matrix du = half(call, Operand::kDu, s.dg_du);
   Matrix h = call.dense(Operand::kH, s.h);
   if (p.recompute) {
     SLUICE_TRY(gate_up(call, best_gate_up(call), h, dg, du));
     SLUICE_TRY(gate_up_grad(call, grad_tiling, dg, du, dg, du, Matrix{h.spec, nullptr}));
   } else {
-    if (dw_down.base == nullptr) h.base = nullptr;
+    if (call.operands.dw_down == nullptr) h.base = nullptr;
     SLUICE_TRY(
         gate_up_grad(call, grad_tiling, call.at(Operand::kG), call.at(Operand::kU), dg, du, h));
   }
-  if (call.operands.dx != nullptr) SLUICE_TRY(input_grad(call, product, dg, du));
-  const Matrix x = call.at(Operand::kX);
-  const Matrix dy = call.at(Operand::kDy);
-  struct Product {
-    const Matrix& left;
-    const Matrix& right;
-    Matrix out;
-  };
-  for (const Product& one : {Product{dg, x, call.at(Operand::kDwGate)},
-                             Product{du, x, call.at(Operand::kDwUp)}, Product{dy, h, dw_down}}) {
-    if (one.out.base == nullptr) continue;
-    SLUICE_TRY(weight_grad(call, product, one.left, one.right, one.out));
+  if (call.operands.dx != nullptr) {
+    SLUICE_TRY(call.library != nullptr && library_takes_input_grad(call)
+                   ? library_input_grad(call, dg)
+                   : input_grad(call, product, dg, du));
   }
+  SLUICE_TRY(weight_grads(call, product, dg, du, h));
   SLUICE_TRY(bias_grad(call, Operand::kDbGate, dg));
   SLUICE_TRY(bias_grad(call, Operand::kDbUp, du));
-  return bias_grad(call, Operand::kDbDown, dy);
+  return bias_grad(call, Operand::kDbDown, call.at(Operand::kDy));
 }
 
 }  // namespace sluice::cuda::sm90

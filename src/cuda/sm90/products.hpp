@@ -17,6 +17,12 @@ struct Matrix {
   void* base = nullptr;
 };
 
+/// Where cuBLASLt takes the plain products of a call (library_products.hpp).
+struct LibraryChoice {
+  int rank;       ///< which of its heuristic's algorithms
+  void* scratch;  ///< kCublasLtScratchBytes
+};
+
 /// What the launches of one run() share.
 struct Call {
   const Problem& problem;
@@ -26,6 +32,7 @@ struct Call {
   std::array<OperandSpec, kOperandCount> specs;
   WorkspaceHeader* header = nullptr;  ///< with partials: where a forward tiling is stream-K
   float* partials = nullptr;
+  const LibraryChoice* library = nullptr;  ///< null: this library's own products
 
   [[nodiscard]] Matrix at(Operand id) const noexcept;
   /// Of the operand's shape and type, densely at `base`: a part of the workspace.

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row-major out = a·b is column-major outᵀ = bᵀ·aᵀ: cuBLASLt's A is our b, its B our a. Descriptors
+// live on the stack and algorithms in a static table, so that a run allocates nothing here.
+#include "cuda/cublaslt.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "cuda/cublaslt_api.hpp"
+#include "cuda/launch.hpp"
+
+namespace sluice::cuda {
+namespace {
+
+Error lt_error(cublasStatus_t status, const char* what) {
+  Error error = make_error(ErrorCode::kDevice, "cuBLASLt: %s failed with status %d", what,
+                           static_cast<int>(status));
+  error.cuda_code = static_cast<int>(status);
+  return error;
+}
+
+#define LT_TRY(call, what)                                                         \
+  do {                                                                             \
+    if (const cublasStatus_t status_ = (call); status_ != CUBLAS_STATUS_SUCCESS) { \
+      return lt_error(status_, what);                                              \
+    }                                                                              \
+  } while (false)
+
+cudaDataType_t data_type(DType dtype) {
+  if (dtype == DType::kF32) return CUDA_R_32F;
+  return dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+// Everything that the heuristic sees.
+struct Key {
+  std::int64_t m, n, k, a_stride, b_stride, out_stride;
+  DType dtype, out_dtype;
+  bool a_transposed, b_transposed, bias, accumulate;
+  int rank, device;
+
+  friend bool operator==(const Key&, const Key&) = default;
+};
+
+Key key_of(const LtProduct& p, int rank, int device) {
+  return {.m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .a_stride = p.a.stride_elems,
+          .b_stride = p.b.stride_elems,
+          .out_stride = p.out_stride_elems,
+          .dtype = p.dtype,
+          .out_dtype = p.out_dtype,
+          .a_transposed = p.a.transposed,
+          .b_transposed = p.b.transposed,
+          .bias = p.bias != nullptr,
+          .accumulate = p.accumulate,
+          .rank = rank,
+          .device = device};
+}
+
+// A process has a few shapes a layer kind; beyond that the oldest goes and is asked for again.
+class AlgorithmTable {
+ public:
+  const cublasLtMatmulAlgo_t* find(const Key& key) const {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (entries_[i].key == key) return &entries_[i].algorithm;
+    }
+    return nullptr;
+  }
+  void add(const Key& key, const cublasLtMatmulAlgo_t& algorithm) {
+    entries_[next_] = {key, algorithm};
+    next_ = (next_ + 1) % entries_.size();
+    count_ = std::min(count_ + 1, entries_.size());
+  }
+
+ private:
+  struct Entry {
+    Key key;
+    cublasLtMatmulAlgo_t algorithm;
+  };
+  std::array<Entry, 128> entries_{};
+  std::size_t count_ = 0;
+  std::size_t next_ = 0;
+};
+
+// What all runs share; the mutex guards it all.
+struct Shared {
+  std::mutex mutex;
+  // One a device, never destroyed: the driver may be gone before a static's destructor runs.
+  std::array<cublasLtHandle_t, kMaxDevices> handles{};
+  AlgorithmTable algorithms;
+};
+Shared& shared() {
+  static Shared instance;
+  return instance;
+}
+
+// While a thread captures in global mode, calls that might allocate are errors; what cuBLASLt does
+// for a handle is not part of the graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+struct Descriptors {
+  cublasLtMatmulDescOpaque_t desc;
+  cublasLtMatrixLayoutOpaque_t a, b, out;  // cuBLASLt's A is our b
+
+  Status init(const CublasLtApi& api, const LtProduct& p) {
+    LT_TRY(api.desc_init(&desc, sizeof(desc), CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescInit");
+    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+      return api.desc_set(&desc, attribute, &value, sizeof(value));
+    };
+    const cublasOperation_t a_operation = p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t b_operation = p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    LT_TRY(set(CUBLASLT_MATMUL_DESC_TRANSA, a_operation), "MatmulDescSetAttribute");
+    LT_TRY(set(CUBLASLT_MATMUL_DESC_TRANSB, b_operation), "MatmulDescSetAttribute");
+    if (p.bias != nullptr) {
+      const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+      const cudaDataType_t type = data_type(p.dtype);
+      LT_TRY(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue), "MatmulDescSetAttribute");
+      LT_TRY(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias), "MatmulDescSetAttribute");
+      LT_TRY(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type), "MatmulDescSetAttribute");
+    }
+    // Row-major [rows, cols] is column-major [cols, rows].
+    const auto layout = [&](cublasLtMatrixLayoutOpaque_t& to, DType type, std::int64_t rows,
+                            std::int64_t cols, std::int64_t stride) {
+      return api.layout_init(&to, sizeof(to), data_type(type), static_cast<std::uint64_t>(cols),
+                             static_cast<std::uint64_t>(rows), stride);
+    };
+    const bool at = p.a.transposed;
+    const bool bt = p.b.transposed;
+    LT_TRY(layout(a, p.dtype, bt ? p.n : p.k, bt ? p.k : p.n, p.b.stride_elems),
+           "MatrixLayoutInit");
+    LT_TRY(layout(b, p.dtype, at ? p.k : p.m, at ? p.m : p.k, p.a.stride_elems),
+           "MatrixLayoutInit");
+    LT_TRY(layout(out, p.out_dtype, p.m, p.n, p.out_stride_elems), "MatrixLayoutInit");
+    return {};
+  }
+};
+
+// The heuristic's algorithm of this rank.
+Expected<cublasLtMatmulAlgo_t> ask(const CublasLtApi& api, cublasLtHandle_t handle, Descriptors& d,
+                                   int rank) {
+  cublasLtMatmulPreferenceOpaque_t preference;
+  LT_TRY(api.preference_init(&preference, sizeof(preference)), "MatmulPreferenceInit");
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    return api.preference_set(&preference, attribute, &value, sizeof(value));
+  };
+  const auto scratch = static_cast<std::uint64_t>(kCublasLtScratchBytes);
+  // Sums of a split k in fp32, in the workspace; never in the output or its type.
+  const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  LT_TRY(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, scratch), "MatmulPreferenceSetAttribute");
+  LT_TRY(set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions),
+         "MatmulPreferenceSetAttribute");
+  const auto alignment = static_cast<std::uint32_t>(kCublasLtAlignment);
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    LT_TRY(set(attribute, alignment), "MatmulPreferenceSetAttribute");
+  }
+  std::array<cublasLtMatmulHeuristicResult_t, kCublasLtRanks> results{};
+  int count = 0;
+  LT_TRY(api.heuristic(handle, &d.desc, &d.a, &d.b, &d.out, &d.out, &preference, kCublasLtRanks,
+                       results.data(), &count),
+         "MatmulAlgoGetHeuristic");
+  int found = -1;
+  for (int i = 0; i <= rank && i < count; ++i) {
+    if (results[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS) found = i;
+  }
+  if (found < 0) {
+    return make_error(ErrorCode::kUnsupported, "cuBLASLt: no algorithm for this product");
+  }
+  return results[static_cast<std::size_t>(found)].algo;
+}
+
+}  // namespace
+
+detail::Reason cublaslt_refusal() noexcept {
+  return cublaslt_api() == nullptr ? detail::refuse("%s", kCublasLtAbsent) : detail::Reason{};
+}
+
+Status cublaslt_product(const LtProduct& p, int rank, int device, void* scratch,
+                        Stream stream) noexcept {
+  const CublasLtApi* api = cublaslt_api();
+  if (api == nullptr) return make_error(ErrorCode::kUnsupported, "cuBLASLt: %s", kCublasLtAbsent);
+  if (device < 0 || device >= kMaxDevices) {
+    return make_error(ErrorCode::kInvalidArgument, "device: got ordinal %d, wanted 0 to %d", device,
+                      kMaxDevices - 1);
+  }
+  Descriptors d;
+  SLUICE_TRY(d.init(*api, p));
+  cublasLtHandle_t handle = nullptr;
+  cublasLtMatmulAlgo_t algorithm;
+  {
+    Shared& s = shared();
+    const std::lock_guard lock(s.mutex);
+    const RelaxedCapture relaxed;
+    cublasLtHandle_t& made = s.handles[static_cast<std::size_t>(device)];
+    if (made == nullptr) LT_TRY(api->create(&made), "Create");
+    handle = made;
+    const Key key = key_of(p, rank, device);
+    const cublasLtMatmulAlgo_t* known = s.algorithms.find(key);
+    if (known == nullptr) {
+      const auto asked = ask(*api, handle, d, rank);
+      if (!asked) return asked.error();
+      s.algorithms.add(key, *asked);
+      algorithm = *asked;
+    } else {
+      algorithm = *known;
+    }
+  }
+  const float one = 1.0F;
+  const float beta = p.accumulate ? 1.0F : 0.0F;
+  LT_TRY(api->matmul(handle, &d.desc, &one, p.b.base, &d.a, p.a.base, &d.b, &beta, p.out, &d.out,
+                     p.out, &d.out, &algorithm, scratch,
+                     static_cast<std::size_t>(kCublasLtScratchBytes),
+                     static_cast<cudaStream_t>(stream)),
+         "Matmul");
+  return {};
+}
+
+#undef LT_TRY
+
+}  // namespace sluice::cuda

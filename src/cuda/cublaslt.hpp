@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// One product by cuBLASLt, where that library is on the machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/variant.hpp"
+#include "sluice/plan.hpp"
+#include "sluice/status.hpp"
+
+namespace sluice::cuda {
+
+/// What NVIDIA recommends for Hopper; scratch of one product after the other.
+inline constexpr std::int64_t kCublasLtScratchBytes = std::int64_t{32} << 20;
+
+/// Of the base of each matrix and its rows: what the heuristic is promised, whatever the pointers
+/// of a run are, so that a problem has one algorithm and one set of bits.
+inline constexpr std::int64_t kCublasLtAlignment = 16;
+
+/// How many of the heuristic's algorithms can be asked for.
+inline constexpr int kCublasLtRanks = 4;
+
+/// A row-major matrix of a product.
+struct LtOperand {
+  const void* base = nullptr;
+  std::int64_t stride_elems = 0;  ///< from row to row as stored
+  bool transposed = false;        ///< stored with the sum's index k along its columns' side
+};
+
+/// out[m, n] = Σ_k a(m, k)·b(k, n) + bias(n), fp32 sums, rounded once; added to what is there with
+/// `accumulate`. `a` is stored [m, k], transposed [k, m]; `b` [k, n], transposed [n, k].
+struct LtProduct {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  DType dtype = DType::kBF16;  ///< of a, b and the bias: bf16 or fp16
+  LtOperand a;
+  LtOperand b;
+  DType out_dtype = DType::kBF16;  ///< `dtype` or fp32
+  void* out = nullptr;
+  std::int64_t out_stride_elems = 0;
+  /// NOTE: of fp32 outputs alone. To a 16-bit output cuBLASLt was seen to add a product that it had
+  /// rounded before: 4.8 times the bound that one rounding has (docs/kernels/cublaslt.md).
+  bool accumulate = false;
+  const void* bias = nullptr;  ///< [n], or null
+};
+
+/// Why there is no cuBLASLt here; nothing where there is. Looks for the library once.
+[[nodiscard]] detail::Reason cublaslt_refusal() noexcept;
+
+/// Enqueues a product on the current device `device`. `rank` chooses among the algorithms of the
+/// library's heuristic, best first (the last there is, where it offers fewer); only those that sum
+/// in fp32 and in a fixed order are asked for. The first product on a device makes a handle that
+/// lives as long as the process, the first of a shape asks the heuristic (host work of tens of
+/// microseconds); later ones find it in a table of fixed size. Can be captured. Thread-safe.
+/// Errors: kUnsupported without the library or an algorithm, kDevice with cuBLASLt's status.
+Status cublaslt_product(const LtProduct& product, int rank, int device, void* scratch,
+                        Stream stream) noexcept;
+
+}  // namespace sluice::cuda
