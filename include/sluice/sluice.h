@@ -186,8 +186,8 @@ typedef int32_t (*sluice_tune_find)(void* user, const sluice_problem* problem,
                                     const sluice_device* device, sluice_tune_choice* choice);
 
 /// Told by sluice_plan_init, line by line, what it chose, which variants refused the problem before
-/// or yielded and why, and which tuned choice was passed over. `line` lives for the call; no line
-/// end. Must not throw or longjmp.
+/// and why, and which tuned choice was passed over. `line` lives for the call; no line end. Must
+/// not throw or longjmp.
 typedef void (*sluice_log_write)(void* user, const char* line);
 
 /// Optional wishes; all zero but struct_size is the default.

@@ -13,6 +13,7 @@ namespace {
 
 // The driver's functions in the versions named, with the types of cuda.h as C has them.
 constexpr int kOutOfMemory = 2;         // CUDA_ERROR_OUT_OF_MEMORY
+constexpr int kNoContext = 201;         // CUDA_ERROR_INVALID_CONTEXT
 constexpr int kCaptureActive = 1;       // CU_STREAM_CAPTURE_STATUS_ACTIVE
 constexpr int kRelaxed = 2;             // CU_STREAM_CAPTURE_MODE_RELAXED
 constexpr unsigned kNoSync = 1;         // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
@@ -22,6 +23,8 @@ struct Driver {
   int (*capture_info)(void* stream, int* status, std::uint64_t* id, void** graph, void*, void*);
   int (*exchange_capture_mode)(int* mode);
   int (*allocate)(unsigned long long* address, std::size_t bytes);
+  int (*retain_context)(void** context, int device);
+  int (*set_context)(void* context);
   int (*create_object)(void** object, void* argument, void (*destroy)(void*), unsigned references,
                        unsigned flags);
   int (*retain_object)(void* graph, void* object, unsigned references, unsigned flags);
@@ -40,6 +43,8 @@ const Driver& driver() {
     look_up(library, "cuStreamGetCaptureInfo_v2", d.capture_info);
     look_up(library, "cuThreadExchangeStreamCaptureMode", d.exchange_capture_mode);
     look_up(library, "cuMemAlloc_v2", d.allocate);
+    look_up(library, "cuDevicePrimaryCtxRetain", d.retain_context);
+    look_up(library, "cuCtxSetCurrent", d.set_context);
     look_up(library, "cuUserObjectCreate", d.create_object);
     look_up(library, "cuGraphRetainUserObject", d.retain_object);
     return d;
@@ -81,7 +86,15 @@ void* allocate_for_good(const Place& place, std::size_t bytes) {
   const torch::stable::accelerator::DeviceGuard guard(place.index);
   const RelaxedCapture relaxed;
   unsigned long long address = 0;
-  expect(driver().allocate(&address, bytes), "cuMemAlloc");
+  int code = driver().allocate(&address, bytes);
+  if (code ==
+      kNoContext) {  // a thread that has called nothing of CUDA yet: Torch sets devices lazily
+    void* context = nullptr;
+    expect(driver().retain_context(&context, place.index), "cuDevicePrimaryCtxRetain");
+    expect(driver().set_context(context), "cuCtxSetCurrent");
+    code = driver().allocate(&address, bytes);
+  }
+  expect(code, "cuMemAlloc");
   return reinterpret_cast<void*>(address);
 }
 

@@ -16,10 +16,8 @@ namespace sluice::cuda {
 namespace {
 
 Error lt_error(cublasStatus_t status, const char* what) {
-  Error error = make_error(ErrorCode::kDevice, "cuBLASLt: %s failed with status %d", what,
-                           static_cast<int>(status));
-  error.cuda_code = static_cast<int>(status);
-  return error;
+  return make_error(ErrorCode::kDevice, "cuBLASLt: %s failed with status %d", what,
+                    static_cast<int>(status));
 }
 
 #define LT_TRY(call, what)                                                         \
@@ -115,6 +113,10 @@ struct Descriptors {
   cublasLtMatmulDescOpaque_t desc;
   cublasLtMatrixLayoutOpaque_t a, b, out;  // cuBLASLt's A is our b
 
+  cublasStatus_t bias(const CublasLtApi& api, const void* pointer) {
+    return api.desc_set(&desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &pointer, sizeof(pointer));
+  }
+
   Status init(const CublasLtApi& api, const LtProduct& p) {
     LT_TRY(api.desc_init(&desc, sizeof(desc), CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescInit");
     const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
@@ -128,7 +130,10 @@ struct Descriptors {
       const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
       const cudaDataType_t type = data_type(p.dtype);
       LT_TRY(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue), "MatmulDescSetAttribute");
-      LT_TRY(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias), "MatmulDescSetAttribute");
+      // The heuristic reads the pointer's alignment: the least that is promised, for the same
+      // algorithm whatever the first run's pointer is.
+      LT_TRY(bias(api, reinterpret_cast<const void*>(std::uintptr_t{kCublasLtAlignment})),
+             "MatmulDescSetAttribute");
       LT_TRY(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type), "MatmulDescSetAttribute");
     }
     // Row-major [rows, cols] is column-major [cols, rows].
@@ -219,6 +224,7 @@ Status cublaslt_product(const LtProduct& p, int rank, int device, void* scratch,
       algorithm = *known;
     }
   }
+  if (p.bias != nullptr) LT_TRY(d.bias(*api, p.bias), "MatmulDescSetAttribute");
   const float one = 1.0F;
   const float beta = p.accumulate ? 1.0F : 0.0F;
   LT_TRY(api->matmul(handle, &d.desc, &one, p.b.base, &d.a, p.a.base, &d.b, &beta, p.out, &d.out,

@@ -111,7 +111,15 @@ class Tuner {
                                  return is_waste(history_, name_of(plan), m, copies, share_us);
                                }),
                 plans.end());
-    SLUICE_TRY(bench_.prepare(plans));
+    if (!bench_.prepare(plans)) {
+      // What turns out only when it runs (a library that has no algorithm for the shape) costs the
+      // candidate, not the tuning. The heuristic's choice has to run.
+      plans.erase(
+          std::remove_if(plans.begin() + 1, plans.end(),
+                         [&](const Plan& plan) { return !bench_.prepare(std::span(&plan, 1)); }),
+          plans.end());
+      SLUICE_TRY(bench_.prepare(plans));
+    }
     RaceOptions rules;
     rules.warm_up_us = std::min(warmed_up_ ? 0.0 : kWarmUpUs, share_us / 4);
     rules.budget_us = share_us;

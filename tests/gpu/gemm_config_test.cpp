@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "cuda/sm90/library_yields.hpp"
 #include "fake_devices.hpp"
 #include "harness/case.hpp"
 #include "sluice/plan.hpp"
@@ -376,8 +375,22 @@ TEST(Sm90CublasLt, IsNobodysDefault) {
   for (const char* text :
        {"64x4096x14336:down", "512x4096x14336:mlp", "8192x4096x14336:mlp_grad"}) {
     const Problem problem = harness::parse_case(text).value().problem;
-    EXPECT_FALSE(cuda::sm90::library_yields(problem).empty()) << text;
     EXPECT_STRNE(plan(problem, gpu::h200()).value().variant_name(), "cuda.sm90_cublaslt") << text;
+  }
+}
+
+// Whether it fits is a search for a library, which no plan pays for that will not use it.
+TEST(Sm90CublasLt, IsNotAskedByAPlan) {
+  class Lines final : public Log {
+   public:
+    void write(const char* line) const noexcept override { all.append(line).append("\n"); }
+    mutable std::string all;
+  };
+  for (const char* text :
+       {"512x64x96:down:residual", "512x4096x14336:mlp", "8192x4096x14336:mlp_grad"}) {
+    const Lines lines;
+    ASSERT_TRUE(plan(harness::parse_case(text).value().problem, gpu::h200(), {.log = &lines}));
+    EXPECT_EQ(lines.all.find("cuda.sm90_cublaslt"), std::string::npos) << lines.all;
   }
 }
 

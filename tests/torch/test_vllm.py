@@ -360,6 +360,18 @@ class Chooses(Stubbed):
         times = iter(least[way] + more for more in (2, 0, 1, 3, 2))
         return lambda: next(times)
 
+    def test_each_way_is_timed_by_itself(self) -> None:
+        called: list[tuple[str, int]] = []
+        ways = {name: partial(lambda name, m: called.append((name, m)), name) for name in operators.MLP}
+
+        def sampler(run: Callable[[], None], *_: object) -> Callable[[], float]:
+            return lambda: run() or 1.0
+
+        with mock.patch.object(operators, "_sampler", sampler):
+            operators.Choice("an operator").measure(torch.zeros(600, D), ways)
+        for step in (8, 600):
+            self.assertEqual({name for name, m in called if m == step}, set(ways))
+
     def served(self, mlp: nn.Module, m: int) -> str:
         before = dict(self.operators.calls)
         x = torch.randn(m, D).bfloat16()

@@ -37,6 +37,9 @@ class FakeBench final : public Bench {
     return {};
   }
   Status prepare(std::span<const Plan> plans) override {
+    for (const Plan& plan : plans) {
+      if (plan.config.name == unready) return make_error(ErrorCode::kUnsupported, "no algorithm");
+    }
     plans_.assign(plans.begin(), plans.end());
     std::set<std::string> names;
     for (const Plan& plan : plans) names.insert(plan.config.name);
@@ -56,6 +59,7 @@ class FakeBench final : public Bench {
   std::vector<std::int64_t> set_ups;
   std::vector<std::pair<std::int64_t, std::set<std::string>>> prepared;
   std::string broken;
+  std::string unready;  // a config that cannot be made ready
 
   [[nodiscard]] std::vector<std::int64_t> tokens() const {
     std::vector<std::int64_t> out;
@@ -165,6 +169,15 @@ TEST(Tuner, KeysHoldTheThreadsOfThePlan) {
   two.threads = 2;
   EXPECT_NE(tuned.table.exact(key_of(mlp(4), two)), nullptr);
   EXPECT_EQ(tuned.table.exact(key_of(mlp(4), cpu())), nullptr);
+}
+
+TEST(Tuner, ACandidateThatCannotBeMadeReadyIsLeftOut) {
+  FakeBench bench(avx2_wins);
+  bench.unready = "cpu.simd.avx2";
+  const Tuned tuned = tune(bench, mlps({2}));
+  ASSERT_EQ(tuned.outcomes.size(), 1U);
+  EXPECT_EQ(tuned.outcomes[0].state, TuneState::kMeasured);
+  EXPECT_STREQ(tuned.outcomes[0].choice.config, "cpu.simd.avx512");
 }
 
 TEST(Tuner, KnownProblemsAreNotMeasuredUnlessAgain) {

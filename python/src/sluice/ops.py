@@ -26,7 +26,7 @@ gradients of weights come in the weights' type. ``norm_mlp`` is one operator whe
 wanted; where one is, Torch computes the norm.
 
 Runs on Torch's current stream and with at most Torch's number of CPU threads, allocates nothing but
-its results and one workspace a stream, and can be captured in CUDA graphs and compiled with
+its results, 2 MiB a stream and what a call needs beyond for that call, and can be captured in CUDA graphs and compiled with
 ``fullgraph=True``. ``weights_static=True`` promises that no work still queued writes the weights, so
 that kernels may fetch them early.
 
@@ -308,7 +308,7 @@ def _mlp_products(ctx: Any, dy: Tensor, needed: tuple[bool, ...]) -> tuple[Tenso
     db_gate = dg.sum(0, dtype=b_gate.dtype) if needed[4] else None
     db_up = du.sum(0, dtype=b_up.dtype) if needed[5] else None
     dw_gate = _times(dg.T, x_rows).to(w_gate.dtype).reshape(w_gate.shape) if needed[1] else None
-    if owned:
+    if owned and dg.untyped_storage().nbytes() == dg.numel() * dg.element_size():
         dg.untyped_storage().resize_(0)  # the graph's node holds on to g until this returns
     del dg
     dw_up = _times(du.T, x_rows).to(w_up.dtype).reshape(w_up.shape) if needed[2] else None

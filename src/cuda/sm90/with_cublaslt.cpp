@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The variant cuda.sm90_cublaslt: the fused kernels of cuda.sm90, the plain products beside them by
 // cuBLASLt: down, the second half of mlp, the weights' and x's gradients of mlp_grad.
-#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -10,7 +9,6 @@
 #include "cuda/prefill.hpp"
 #include "cuda/sm90/backward.hpp"
 #include "cuda/sm90/library_products.hpp"
-#include "cuda/sm90/library_yields.hpp"
 #include "cuda/variants.hpp"
 #include "cuda/workspace.hpp"
 
@@ -64,10 +62,6 @@ Reason sm90_cublaslt_supports(const Problem& p, const Device& device) noexcept {
   if (const Reason reason = sm90_supports(p, device); !reason.empty()) return reason;
   if (const Reason reason = sm90::library_products_refusal(p); !reason.empty()) return reason;
   return cublaslt_refusal();
-}
-
-Reason sm90_cublaslt_yields(const Problem& p, const Device&) noexcept {
-  return sm90::library_yields(p);
 }
 
 // "sm90_cublaslt.down.lt0", "sm90_cublaslt.mlp.pp128x192c2g8+lt0": cuda.sm90's own best tiling and

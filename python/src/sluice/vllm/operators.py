@@ -167,7 +167,7 @@ class Choice:
             samplers = {}
             for name, way in ways.items():
                 try:
-                    samplers[name] = _sampler(lambda: way(step), rows[:step].clone, captured)
+                    samplers[name] = _sampler(partial(way, step), rows[:step].clone, captured)
                 except RuntimeError as error:
                     if name == "stock":
                         raise
@@ -212,11 +212,11 @@ def _chosen(
     if _mode != "force" and m > 0:
         key = (name, d, h, x.dtype, activation, x.device)
         choice = choices.get(key)
-        if choice is None or m > 2 * choice.steps[-1]:
+        if choice is None or not choice.steps or m > 2 * choice.steps[-1]:
             if not torch.cuda.is_current_stream_capturing():
                 choice = choices.setdefault(key, Choice(f"{name} {d}x{h} {ACTIVATIONS[activation]}"))
                 choice.measure(x, {n: partial(on_rows, way) for n, way in ways.items()})
-        best = "sluice" if choice is None else choice.fastest(m)
+        best = "sluice" if choice is None or not choice.steps else choice.fastest(m)
     calls[best] += 1
     return ways[best]
 
