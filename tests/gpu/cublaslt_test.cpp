@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "job.hpp"
@@ -15,7 +14,6 @@ using gpu::bits_of;
 using gpu::expect_right;
 using gpu::Job;
 using gpu::make_job;
-using gpu::StreamGuard;
 
 constexpr const char* kVariant = "cuda.sm90_cublaslt";
 
@@ -104,26 +102,7 @@ TEST_F(GpuCublasLt, EveryConfigAgainstTheOracle) {
 TEST_F(GpuCublasLt, ThreadsAtOnceOnTwoStreams) {
   const std::vector<std::string> cases = {"130x136x200:down:bias_down", "96x264x520:mlp",
                                           "300x136x392:mlp_grad:concat", "72x136x392:down"};
-  StreamGuard streams[2];
-  std::vector<Job> jobs;
-  for (const std::string& text : cases) jobs.push_back(make_job(text, forced()));
-  std::vector<std::string> messages(jobs.size(), "ok");
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    threads.emplace_back([&, i] {
-      for (int round = 0; round < 20; ++round) {
-        const Status status = jobs[i].run(streams[i % 2].stream);
-        if (!status) messages[i] = status.error().message;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const StreamGuard& guard : streams) ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    SCOPED_TRACE(cases[i]);
-    EXPECT_EQ(messages[i], "ok");
-    expect_right(jobs[i]);
-  }
+  gpu::expect_right_in_threads(cases, 20, forced());
 }
 
 }  // namespace

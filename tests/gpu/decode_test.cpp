@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -96,7 +97,7 @@ TEST_F(GpuDecode, OneTileOfEachOperator) {
   }
 }
 
-// Chunks of 256, 512 and 1024 columns with tails of 8 and more; CTAs with no, one and several
+// Chunks of 128, 256 and 512 columns with tails of 8 and more; CTAs with no, one and several
 // blocks.
 TEST_F(GpuDecode, TailsInEveryDirection) {
   for (const std::string shape : {"3x8x8", "5x72x104", "7x1032x264", "13x264x4400", "2x4424x136",
@@ -182,6 +183,8 @@ Job make_repeated(const Repeated& repeated) {
   const auto name = std::find_if(names.begin(), names.end(), [&](const std::string& n) {
     return (n.find('x', n.rfind('s')) != std::string::npos) == repeated.divided;
   });
+  if (name == names.end())
+    throw std::runtime_error(std::string("no such config: ") + repeated.text);
   Options options;
   options.variant = repeated.variant;
   options.config = name->c_str();

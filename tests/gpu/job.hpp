@@ -5,8 +5,11 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <span>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "gpu.hpp"
 
@@ -72,5 +75,30 @@ struct StreamGuard {
   StreamGuard(const StreamGuard&) = delete;
   StreamGuard& operator=(const StreamGuard&) = delete;
 };
+
+/// A thread a case, on two streams, each running its job `rounds` times beside the others.
+inline void expect_right_in_threads(std::span<const std::string> cases, int rounds,
+                                    const Options& options = {}) {
+  StreamGuard streams[2];
+  std::vector<Job> jobs;
+  for (const std::string& text : cases) jobs.push_back(make_job(text, options));
+  std::vector<std::string> messages(jobs.size(), "ok");
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < rounds; ++round) {
+        const Status status = jobs[i].run(streams[i % 2].stream);
+        if (!status) messages[i] = status.error().message;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const StreamGuard& guard : streams) ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    SCOPED_TRACE(cases[i]);
+    EXPECT_EQ(messages[i], "ok");
+    expect_right(jobs[i]);
+  }
+}
 
 }  // namespace sluice::gpu

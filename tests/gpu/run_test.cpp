@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -53,26 +54,7 @@ TEST(GpuRun, CanBeCapturedAndReplayed) {
 // first time a process launches the kernel, which the test above shows for its first case.
 
 TEST(GpuRun, FourThreadsOnTwoStreamsAtOnce) {
-  StreamGuard streams[2];
-  std::vector<Job> jobs;
-  for (const char* text : kCases) jobs.push_back(make_job(text));
-  std::vector<std::thread> threads;
-  std::vector<std::string> messages(jobs.size(), "ok");
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    threads.emplace_back([&, i] {
-      for (int round = 0; round < 50; ++round) {
-        const Status status = jobs[i].run(streams[i % 2].stream);
-        if (!status) messages[i] = status.error().message;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const StreamGuard& guard : streams) ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    SCOPED_TRACE(kCases[i]);
-    EXPECT_EQ(messages[i], "ok");
-    expect_right(jobs[i]);
-  }
+  gpu::expect_right_in_threads(std::vector<std::string>(std::begin(kCases), std::end(kCases)), 50);
 }
 
 // A thread has no context before its first call, and tensor maps are encoded in one.

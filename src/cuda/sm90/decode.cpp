@@ -106,10 +106,7 @@ Config make_config(const char* family, const Problem& p, const Tilings& tilings)
   sm90::name_decode_tiling(tilings.down, down);
   const bool one = tilings.gate_up == tilings.down;
   std::snprintf(name, sizeof(name), "sm90.%s.%s.%s%s%s", family, to_string(p.op), gate_up,
-                one ? "" : "+",
-                one                                           ? ""
-                : tilings.gate_up.boxes == tilings.down.boxes ? std::strchr(down, 'r')
-                                                              : down);
+                one ? "" : "+", one ? "" : std::strchr(down, 'r'));
   return detail::make_config(name, tilings);
 }
 
