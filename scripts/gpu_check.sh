@@ -8,11 +8,13 @@
 # OUT    results; made if missing, flat, one log a step
 # BUILD  a build folder that holds bin/ and lib/ (they are relocatable: carry them from another
 #        machine); without it build/cuda is configured and built here
-# SLUICE_GPU_CHECK_STEPS="tests sanitize …" runs these steps alone.
+# SLUICE_GPU_CHECK_STEPS="tests sanitize …" runs these steps alone. One more runs only if asked for:
+# `results`, the lists of bench/problems of which bench/results/h200 keeps a file, most telling first;
+# or one of them, as `results.decode`.
 set -uo pipefail
 
 if [[ $# -lt 1 || $# -gt 2 || $1 == -* ]]; then
-  sed -n '3,12p' "$0" >&2
+  sed -n '3,13p' "$0" >&2
   exit 2
 fi
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -57,7 +59,7 @@ names=() codes=() seconds=()
 step() {
   local name=$1 limit=$2 start=$SECONDS code=0
   shift 2
-  [[ " $steps " == *" ${name%%.*} "* ]] || return 0
+  [[ " $steps " == *" ${name%%.*} "* || " $steps " == *" $name "* ]] || return 0
   timeout "$limit" "$@" >"$out/$name.log" 2>&1 || code=$?
   names+=("$name") codes+=("$code") seconds+=($((SECONDS - start)))
   echo "== $name: exit $code, $((SECONDS - start)) s"
@@ -137,15 +139,30 @@ step verify 60 bash -c verify_list
 step bench 110 "$cli" bench --file "$out/problems.txt" --json "$out/bench.json"
 step tune 40 "$cli" tune --model llama-3.1-8b --tokens 1,16,128 --seconds 15 --candidates \
   --tune-cache "$out/tune.cache"
+# results LIST SECONDS OPTION…: OUT/LIST.json, as bench/results/h200/LIST.json is made.
+results() {
+  step "results.$1" "$2" "$cli" bench --file "$root/bench/problems/$1.txt" --json "$out/$1.json" "${@:3}"
+}
+results decode 150
+results prefill_gate_up 240
+results prefill_mlp 240
+results gate_mul 150
+results training_steps 90 --pass full
+results training 120
+results few_tokens 90
+results prefill_models 90
+results prefill_layouts 90
+results sm80 60 --variant cuda.sm80
+results decode_every_m 240
 export -f sanitize
 export small
 step sanitize 150 bash -c 'sanitize memcheck racecheck synccheck initcheck'
 
 echo
-printf '%-12s %6s %6s\n' step exit s
+printf '%-24s %6s %6s\n' step exit s
 failed=0
 for i in "${!names[@]}"; do
-  printf '%-12s %6d %6d\n' "${names[i]}" "${codes[i]}" "${seconds[i]}"
+  printf '%-24s %6d %6d\n' "${names[i]}" "${codes[i]}" "${seconds[i]}"
   [[ ${codes[i]} -eq 0 ]] || failed=1
 done
 if [[ -s $out/bench.json ]]; then

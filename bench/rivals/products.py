@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -10,24 +11,21 @@ import torch
 from rivals.case import Candidate, Case, Run, Setup, gate64, sampled
 from rivals.native import Operator
 
-# (tile_m, tile_n, pingpong) of QuACK that won somewhere on an H200.
-QUACK_TILES = [(128, 192, True), (128, 128, True), (128, 256, False)]
-
-
 def quack() -> Any:
-    """QuACK's GEMMs and their configurations, or None where it is not installed."""
+    """QuACK's GEMMs, and the configurations that its autotuner tries on Hopper for gated epilogues; None
+    where it is not installed."""
     try:
         from quack import gemm_config, gemm_interface
     except ImportError as error:
         print("quack-kernels:", error, file=sys.stderr)
         return None
-    configs = [
-        gemm_config.GemmConfig(
-            m, n, pingpong=pingpong, is_dynamic_persistent=False, cluster_m=2, cluster_n=1
-        )
-        for m, n, pingpong in QUACK_TILES
-    ]
+    configs = [c for c in gemm_config.get_all_configs("gated") if c.device_capacity == 9]
     return gemm_interface, configs
+
+
+def words_of(config: Any) -> str:
+    kind = "pp" if config.pingpong else "co"
+    return f"{kind}{config.tile_m}x{config.tile_n} cluster {config.cluster_m}x{config.cluster_n}"
 
 
 def runs_here(run: Run, name: str) -> bool:
@@ -62,7 +60,7 @@ def gate_up(case: Case) -> Setup:
                         config=config, concat_layout=concat,
                     )  # fmt: skip
 
-                name = f"{config.tile_m}x{config.tile_n} {layout}"
+                name = f"{words_of(config)} {layout}"
                 if runs_here(run, "quack " + name):
                     candidates.append(Candidate("quack", [run], lambda: {"h": theirs}, config=name))
     x64 = sampled("x", x)
@@ -90,15 +88,15 @@ def gate_up_grad(case: Case) -> Setup:
         pre = torch.stack([g, u], dim=2).reshape(m, 2 * h)
         d_pre, post = torch.empty_like(pre), torch.empty_like(hidden)
         outputs = {"dg": d_pre[:, ::2], "du": d_pre[:, 1::2], "h": post}
-        for config in configs:
+        for config, dynamic in itertools.product(configs, (False, True)):
 
-            def run(config: Any = config) -> None:
+            def run(config: Any = config, dynamic: bool = dynamic) -> None:
                 gemms.gemm_dgated(
                     dy, w_down, pre, activation="swiglu", dx_out=d_pre, postact_out=post,
-                    config=config, dynamic_scheduler=False,
+                    config=config, dynamic_scheduler=dynamic,
                 )  # fmt: skip
 
-            name = f"{config.tile_m}x{config.tile_n}"
+            name = words_of(config) + (" dynamic" if dynamic else "")
             if runs_here(run, "quack " + name):
                 candidates.append(Candidate("quack", [run], lambda: outputs, config=name))
     exact = gate64(case, sampled("g", g), sampled("u", u), sampled("dy", dy) @ w_down.double())

@@ -22,6 +22,8 @@ using cuda::elementwise::Round;
 using cuda::elementwise::RowCut;
 using cuda::elementwise::Walk;
 
+constexpr std::uintptr_t kAligned = 4096;
+
 Device gpu(Arch arch, int compute_capability) {
   Device device;
   device.backend = Backend::kCuda;
@@ -68,7 +70,7 @@ void expect_each_element_once(std::int64_t cols) {
   for (const bool grad : {false, true}) {
     for (const Walk walk : {Walk::kRow, Walk::kTiled}) {
       const Grid grid = cuda::elementwise::grid_of(
-          walk, {.rows = 3, .cols = cols, .elems = kElems, .grad = grad});
+          walk, {.rows = 3, .cols = cols, .elems = kElems, .grad = grad}, kAligned);
       for (int behind = 0; behind < kElems; ++behind) {
         for (const std::uintptr_t difference : {0, kElemBytes}) {
           const auto address = static_cast<std::uintptr_t>(4096 + behind * kElemBytes);
@@ -130,7 +132,7 @@ TEST(Elementwise, GridsStayInsideTheLimits) {
                                        {std::int64_t{1}, kMany},
                                        {std::int64_t{70000}, std::int64_t{14336}}}) {
         const Grid grid = cuda::elementwise::grid_of(
-            walk, {.rows = rows, .cols = cols, .elems = 8, .grad = grad});
+            walk, {.rows = rows, .cols = cols, .elems = 8, .grad = grad}, kAligned);
         EXPECT_GE(grid.x, 1);
         EXPECT_LT(grid.x, std::int64_t{1} << 31);
         EXPECT_GE(grid.y, 1);
@@ -145,8 +147,8 @@ TEST(Elementwise, GridsStayInsideTheLimits) {
 
 TEST(Elementwise, GoldenGrids) {
   const auto row = [](std::int64_t cols, bool grad) {
-    return cuda::elementwise::grid_of(Walk::kRow,
-                                      {.rows = 8192, .cols = cols, .elems = 8, .grad = grad});
+    return cuda::elementwise::grid_of(
+        Walk::kRow, {.rows = 8192, .cols = cols, .elems = 8, .grad = grad}, kAligned);
   };
   // 1792 chunks in 7 rounds of 256.
   EXPECT_EQ(row(14336, false).threads, 256);
@@ -157,8 +159,24 @@ TEST(Elementwise, GoldenGrids) {
   EXPECT_EQ(row(14336, false).y, 8192);
   // Joined rows: 2048 elements a CTA forward, 1024 backward.
   const Extent joined{.rows = 1, .cols = std::int64_t{8192} * 14336, .elems = 8, .grad = false};
-  EXPECT_EQ(cuda::elementwise::grid_of(Walk::kTiled, joined).x, 8192 * 7);
-  EXPECT_EQ(cuda::elementwise::grid_of(Walk::kTiled, joined).threads, 256);
+  EXPECT_EQ(cuda::elementwise::grid_of(Walk::kTiled, joined, kAligned).x, 8192 * 7);
+  EXPECT_EQ(cuda::elementwise::grid_of(Walk::kTiled, joined, kAligned).threads, 256);
+}
+
+// One row of whole chunks, a thread each, and nothing else: the kernel without tails and loops.
+TEST(Elementwise, WholeChunks) {
+  const auto whole = [](Walk walk, std::int64_t rows, std::int64_t cols, std::uintptr_t addresses) {
+    return cuda::elementwise::grid_of(walk, {.rows = rows, .cols = cols, .elems = 8, .grad = false},
+                                      addresses)
+        .whole;
+  };
+  EXPECT_TRUE(whole(Walk::kTiled, 1, std::int64_t{8192} * 14336, kAligned));
+  EXPECT_TRUE(whole(Walk::kTiled, 1, 8, kAligned | 16));
+  EXPECT_FALSE(whole(Walk::kTiled, 1, 8, kAligned | 2));  // an operand between boundaries
+  EXPECT_FALSE(whole(Walk::kTiled, 1, 12, kAligned));     // half a chunk at the end
+  EXPECT_FALSE(whole(Walk::kTiled, 2, 4096, kAligned));   // rows apart
+  EXPECT_FALSE(whole(Walk::kRow, 1, 14336, kAligned));    // threads that take several chunks
+  EXPECT_FALSE(whole(Walk::kTiled, 1, std::int64_t{1} << 45, kAligned));  // too few threads
 }
 
 std::string chosen(const std::string& text, const Device& device) {

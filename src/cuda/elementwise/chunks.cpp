@@ -22,7 +22,7 @@ int row_threads(std::int64_t chunks) {
 
 }  // namespace
 
-Grid grid_of(Walk walk, const Extent& extent) noexcept {
+Grid grid_of(Walk walk, const Extent& extent, std::uintptr_t addresses) noexcept {
   // A row that begins inside a chunk may need one more than this; the kernel's loops take it.
   const std::int64_t chunks = ceil_div(extent.cols, extent.elems);
   Grid grid;
@@ -34,6 +34,8 @@ Grid grid_of(Walk walk, const Extent& extent) noexcept {
   }
   grid.threads = tile_threads(extent.grad);
   grid.x = std::min(ceil_div(chunks, grid.threads), kMaxGridX);
+  grid.whole = extent.rows == 1 && extent.cols % extent.elems == 0 &&
+               addresses % kChunkBytes == 0 && grid.x * grid.threads >= chunks;
   return grid;
 }
 

@@ -62,6 +62,7 @@ struct Grid {
   int threads = 0;
   std::int64_t x = 0;  ///< CTAs along a row
   std::int64_t y = 0;  ///< CTAs along the rows
+  bool whole = false;  ///< one row of whole chunks, each with a thread of its own
 };
 
 inline constexpr int kMaxThreads = 256;
@@ -75,7 +76,8 @@ struct Extent {
   int elems = 8;
   bool grad = false;
 };
-[[nodiscard]] Grid grid_of(Walk walk, const Extent& extent) noexcept;
+/// `addresses`: of every operand's first row, or-ed.
+[[nodiscard]] Grid grid_of(Walk walk, const Extent& extent, std::uintptr_t addresses) noexcept;
 
 /// The walk of an architecture and width where nothing was measured for the shape.
 [[nodiscard]] Walk preferred_walk(Arch arch, std::int64_t cols) noexcept;

@@ -66,6 +66,7 @@ Status elementwise_launch(const Plan& plan, const Operands& operands, void* /*pa
   const auto specs = operand_specs(p);
   const std::int64_t elem = size_bytes(p.x_dtype);
   bool dense = true;  // every operand's rows follow each other without a gap
+  std::uintptr_t addresses = 0;
   const auto rows = [&](Operand id) {
     const OperandSpec& spec = specs[static_cast<std::size_t>(id)];
     Rows m;
@@ -73,6 +74,7 @@ Status elementwise_launch(const Plan& plan, const Operands& operands, void* /*pa
     m.base = const_cast<char*>(static_cast<const char*>(address(operands, id)));
     m.row_stride_bytes = spec.layout.row_stride_bytes;
     if (m.base != nullptr) dense = dense && m.row_stride_bytes == p.h * elem;
+    addresses |= reinterpret_cast<std::uintptr_t>(m.base);
     return m;
   };
   GateMulParams params;
@@ -91,10 +93,12 @@ Status elementwise_launch(const Plan& plan, const Operands& operands, void* /*pa
     params.cols = p.m * p.h;
   }
   const auto grid =
-      elementwise::grid_of(walk, {.rows = params.rows,
-                                  .cols = params.cols,
-                                  .elems = static_cast<int>(elementwise::kChunkBytes / elem),
-                                  .grad = params.dh.base != nullptr});
+      elementwise::grid_of(walk,
+                           {.rows = params.rows,
+                            .cols = params.cols,
+                            .elems = static_cast<int>(elementwise::kChunkBytes / elem),
+                            .grad = params.dh.base != nullptr},
+                           addresses);
   return elementwise::launch_gate_mul(plan.device, grid, p.x_dtype, params, stream);
 }
 

@@ -3,8 +3,8 @@
 // input at a time, and threads enough are resident to keep memory busy. Budget and measurements:
 // docs/kernels/gate_mul.md.
 //
-// One kernel serves both walks, so their bits agree: what an element becomes depends on its inputs
-// alone, and the instructions that compute it are the same ones.
+// One kernel serves both walks and any cut; a second one the launch of whole chunks alone. Their
+// bits agree: what an element becomes depends on its inputs alone, by one take_chunk().
 #pragma once
 
 #include <type_traits>
@@ -157,18 +157,11 @@ struct RowPointers {
   }
 };
 
-// What a thread does in one round: its chunk is the one behind the round's first by its index.
+// A chunk of every operand, `offset` bytes behind the row's start: one access in each where it is
+// `whole`, else those of its elements in [begin, end).
 template <class Cfg>
-__device__ __forceinline__ void take_round(const GateMulParams& p, const RowPointers<Cfg>& at,
-                                           const RowCut& cut, const Round& round) {
-  constexpr int kElem = static_cast<int>(sizeof(typename Cfg::Element));
-  const int thread = static_cast<int>(threadIdx.x);
-  const std::int64_t offset = round.col * kElem + thread * kChunkBytes;  // from the row's start
-  // Elements before and up to the end of the row, counted from the chunk's start.
-  const int begin = round.begin - thread * Cfg::kElems;
-  const int end = round.end - thread * Cfg::kElems;
-  const bool whole = cut.alike && begin <= 0 && end >= Cfg::kElems;
-
+__device__ __forceinline__ void take_chunk(const GateMulParams& p, const RowPointers<Cfg>& at,
+                                           std::int64_t offset, bool whole, int begin, int end) {
   Packed in[Cfg::kInputs];
   Packed out[Cfg::kOutputs];
   if (whole) {
@@ -191,19 +184,38 @@ __device__ __forceinline__ void take_round(const GateMulParams& p, const RowPoin
   }
 }
 
+// Any rows, by the walk that the grid says.
 template <class Cfg>
 __global__ void __launch_bounds__(kMaxThreads, Cfg::kGrad ? 5 : 6)
     gate_chunks(const __grid_constant__ GateMulParams p) {
+  constexpr int kElem = static_cast<int>(sizeof(typename Cfg::Element));
   const int count = static_cast<int>(blockDim.x);
+  const int thread = static_cast<int>(threadIdx.x);
   for (std::int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {
     const RowPointers<Cfg> at(p, row);
     const RowCut cut = at.cut();
     const std::int64_t chunks = chunks_of<Cfg::kElems>(cut, p.cols);
     for (std::int64_t first = std::int64_t{blockIdx.x} * count; first < chunks;
          first += std::int64_t{gridDim.x} * count) {
-      take_round<Cfg>(p, at, cut, round_at<Cfg::kElems>(cut, first, count, p.cols));
+      const Round round = round_at<Cfg::kElems>(cut, first, count, p.cols);
+      // Elements before and up to the end of the row, counted from this thread's chunk.
+      const int begin = round.begin - thread * Cfg::kElems;
+      const int end = round.end - thread * Cfg::kElems;
+      take_chunk<Cfg>(p, at, round.col * kElem + thread * kChunkBytes,
+                      cut.alike && begin <= 0 && end >= Cfg::kElems, begin, end);
     }
   }
+}
+
+// One row of whole chunks, a thread each (Grid::whole): what joined rows nearly always are. No
+// tails and no loops: less before a thread's first load.
+template <class Cfg>
+__global__ void __launch_bounds__(kMaxThreads, Cfg::kGrad ? 5 : 6)
+    gate_whole_chunks(const __grid_constant__ GateMulParams p) {
+  constexpr int kElem = static_cast<int>(sizeof(typename Cfg::Element));
+  const std::int64_t offset = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kChunkBytes;
+  if (offset >= p.cols * kElem) return;
+  take_chunk<Cfg>(p, RowPointers<Cfg>(p, 0), offset, true, 0, Cfg::kElems);
 }
 
 }  // namespace sluice::cuda::elementwise
