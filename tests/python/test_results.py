@@ -115,6 +115,12 @@ class ReadmeTablesTest(FolderTest):
         lines = self.table("where=op:mlp,m:1 group=model,m columns=m,us,ratio,rel_err,op,dtype")
         self.assertEqual(lines[2:-2], ["| 1 | 20.0 | 1.20x | 0.00300 | mlp | – |"])
 
+    def test_means_and_lowest(self) -> None:
+        columns = "columns=mean_ratio,least_ratio,ratio"
+        lines = self.table(f"where=m:1 group=m {columns}")
+        self.assertEqual(lines[2:-2], ["| 1.22x | 1.00x | 1.20x |"])  # of 1.2, 1.5 and 1
+        self.assertEqual(self.table(columns)[3], "| 1.50x | 1.50x | 1.50x |")
+
     def test_bad_markers(self) -> None:
         cases = {
             "columns=us,speed": "columns: unknown field speed",

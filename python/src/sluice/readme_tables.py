@@ -10,7 +10,8 @@ A document says where a table goes and what is in it; whatever is between the tw
 Options after the file, all optional: ``columns=`` the fields of a row, in order; ``where=`` a
 ``field:value`` that a row must have, several joined by commas; ``group=`` fields whose equal values
 make one line of several rows (the layers of a model): times and ratios become medians, errors and
-bytes the largest. Files are named relative to the document's folder or to ``--root``.
+bytes the largest; ``mean_ratio`` and ``least_ratio`` are the geometric mean and the lowest of the
+ratios. Files are named relative to the document's folder or to ``--root``.
 
 ``python -m sluice.readme_tables README.md`` rewrites, ``--check`` only compares.
 Exit status: 0 done or current, 1 a document is stale (``--check``), 2 usage, a bad marker or file.
@@ -41,6 +42,15 @@ class _Field:
     show: Callable[[Record], str]
     merge: Callable[[list[float]], float] | None = statistics.median
     is_number: bool = True
+    read: Callable[[Record], float | None] | None = None  # of a row, where it is no field of that name
+
+
+def _ratio_field(title: str, key: str, merge: Callable[[list[float]], float]) -> _Field:
+    def read(row: Record) -> float | None:
+        merged = number(row, key)
+        return merged if merged is not None else speedup(row)
+
+    return _Field(title, lambda row: formats.ratio(read(row)), merge, read=read)
 
 
 def _number_field(
@@ -65,7 +75,9 @@ _FIELDS = {
     "layout": _text_field("layout", "layout"),
     "variant": _text_field("variant", "variant"),
     "config": _text_field("config", "config"),
+    "policy": _text_field("policy", "policy"),
     "baseline": _text_field("baseline", "baseline"),
+    "baseline_config": _text_field("baseline's configuration", "baseline_config"),
     "m": _number_field("M", "m", formats.count),
     "d": _number_field("D", "d", formats.count),
     "h": _number_field("H", "h", formats.count),
@@ -78,7 +90,14 @@ _FIELDS = {
     "gbps": _number_field("GB/s", "gbps", formats.significant),
     "roof_fraction": _number_field("of roof", "roof_fraction", formats.percent),
     "baseline_us": _number_field("baseline us", "baseline_us", formats.significant),
-    "ratio": _Field("speed-up", lambda row: formats.ratio(speedup(row))),
+    "ratio": _ratio_field("speed-up", "ratio", statistics.median),
+    "mean_ratio": _ratio_field("mean speed-up", "mean_ratio", statistics.geometric_mean),
+    "least_ratio": _ratio_field("lowest", "least_ratio", min),
+    "batch": _number_field("requests", "batch", formats.count),
+    "tokens_per_s": _number_field("tokens/s", "tokens_per_s", formats.significant),
+    "baseline_tokens_per_s": _number_field(
+        "baseline tokens/s", "baseline_tokens_per_s", formats.significant
+    ),
     "rel_err": _number_field("error", "rel_err", formats.significant, max),
     "baseline_rel_err": _number_field(
         "baseline's error", "baseline_rel_err", formats.significant, max
@@ -135,7 +154,7 @@ def _merged(rows: Sequence[Record]) -> Record:
             values = {text(row, key) for row in rows}
             merged[key] = values.pop() if len(values) == 1 else "various"
             continue
-        read = speedup if key == "ratio" else lambda row, key=key: number(row, key)
+        read = field.read or (lambda row, key=key: number(row, key))
         numbers = [value for row in rows if (value := read(row)) is not None]
         merged[key] = field.merge(numbers) if numbers else None
     return merged
