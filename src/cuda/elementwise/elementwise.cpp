@@ -81,7 +81,9 @@ Status elementwise_launch(const Plan& plan, const Operands& operands, void* /*pa
   params.rows = p.m;
   params.cols = p.h;
   params.gate = p.gate;
-  params.plain_gate = math::is_plain(p.gate);
+  Gate unscaled = p.gate;
+  unscaled.gate_multiplier = 1;
+  params.plain_gate = math::is_plain(unscaled);
   params.g = rows(Operand::kG);
   params.u = rows(Operand::kU);
   params.dh = rows(Operand::kDh);

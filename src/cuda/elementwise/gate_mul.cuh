@@ -171,7 +171,10 @@ __device__ __forceinline__ void take_chunk(const GateMulParams& p, const RowPoin
 #pragma unroll
     for (int i = 0; i < Cfg::kInputs; ++i) in[i] = load_part<Cfg>(at.in[i] + offset, begin, end);
   }
-  tile::with_gate(p.gate, p.plain_gate, [&](const Gate& gate) { compute<Cfg>(gate, in, out); });
+  tile::with_gate(p.gate, p.plain_gate, [&](Gate gate) {
+    gate.gate_multiplier = p.gate.gate_multiplier;
+    compute<Cfg>(gate, in, out);
+  });
 #pragma unroll
   for (int i = 0; i < Cfg::kOutputs; ++i) {
     if (Cfg::kGrad && i == 0 && at.out[0] == nullptr) continue;

@@ -21,7 +21,7 @@ struct GateMulParams {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   Gate gate{};
-  bool plain_gate = false;  // all parameters but the activation are the default
+  bool plain_gate = false;  // all parameters but activation and gate multiplier are the default
   Rows g;
   Rows u;
   Rows dh;
