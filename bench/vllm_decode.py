@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM with and without the plug-in: tokens a second, time to first token, the tokens themselves.
 
-    python bench/vllm_decode.py bench/results/h200/vllm.json
+    python bench/vllm_decode.py bench/results/h200/vllm_decode.json
+    python bench/vllm_decode.py bench/results/h200/vllm_decode_qwen.json --model qwen2.5-7b
 
 Two processes on one GPU, each a whole vLLM with CUDA graphs and torch.compile (SLUICE_VLLM=off, and auto),
-take turns, so that a slow minute hits both. The model has Llama-3.1-8B's configuration and normal * 0.02
-as weights, the same in both: vLLM's own dummy weights are tiny and equal in every layer. A step's time is
+take turns, so that a slow minute hits both. The model has Llama-3.1-8B's or Qwen2.5-7B's configuration and
+normal * 0.02 as weights, the same in both: vLLM's own dummy weights are tiny and equal in every layer. A step's time is
 that of generating the output less that of one token, over the steps between. Ids are compared as far as
 they agree; where they part, the gap of stock's two best log-probabilities says how near a tie it was. Up
 to there both had the same inputs, and their log-probabilities are compared; how far stock's own move when
@@ -26,14 +27,22 @@ import time
 from pathlib import Path
 from typing import Any
 
-MODEL = "llama-3.1-8b"
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
-    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 16384,
-    "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "vocab_size": 128256, "torch_dtype": "bfloat16",
-    "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama-3.1-8b": {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
+        "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+        "vocab_size": 128256, "bos_token_id": 1, "eos_token_id": 2,
+    },
+    "qwen2.5-7b": {
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 3584,
+        "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+        "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+        "vocab_size": 152064, "bos_token_id": 1, "eos_token_id": 2,
+    },
 }  # fmt: skip
+SHARED = {"hidden_act": "silu", "max_position_embeddings": 16384, "torch_dtype": "bfloat16",
+          "tie_word_embeddings": False}  # fmt: skip
 ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the weights are at hand
@@ -65,12 +74,12 @@ def set_weights(model: Any) -> None:
 class Engine:
     """What a worker does for its parent."""
 
-    def __init__(self, prompt_tokens: int) -> None:
+    def __init__(self, model: str, prompt_tokens: int) -> None:
         from vllm import LLM
 
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+            Path(folder, "config.json").write_text(json.dumps({**SHARED, **CONFIGS[model]}), encoding="utf-8")
             self.llm = LLM(
                 folder, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
                 max_model_len=max(2048, prompt_tokens + 16), max_num_seqs=max(BATCHES),
@@ -141,11 +150,11 @@ class Engine:
         return found
 
 
-def serve(prompt_tokens: int) -> None:
+def serve(model: str, prompt_tokens: int) -> None:
     """The worker: one line of JSON in, one out. Whatever else prints goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    engine = Engine(prompt_tokens)
+    engine = Engine(model, prompt_tokens)
     print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:
         name, arguments = json.loads(line)
@@ -155,12 +164,12 @@ def serve(prompt_tokens: int) -> None:
 class Worker:
     """A process with one vLLM."""
 
-    def __init__(self, mode: str, prompt_tokens: int, log: Path) -> None:
+    def __init__(self, mode: str, model: str, prompt_tokens: int, log: Path) -> None:
         root = tempfile.mkdtemp(prefix="vllm_cache_")
         environment = {**os.environ, **ENVIRONMENT, "SLUICE_VLLM": mode, "VLLM_CACHE_ROOT": root}
         self.log = log
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--worker", str(prompt_tokens)], env=environment, text=True,
+            [sys.executable, __file__, "--worker", model, str(prompt_tokens)], env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"),
         )  # fmt: skip
 
@@ -192,13 +201,18 @@ def in_turns(workers: list[Worker], runs: int, *arguments: int) -> list[list[flo
     return samples
 
 
-def row(direction: str, tokens: int, times: list[list[float]], **more: Any) -> dict[str, Any]:
+def row(
+    model: str, direction: str, tokens: int, times: list[list[float]], **more: Any
+) -> dict[str, Any]:  # fmt: skip
     """A row of the results file from [stock's, Sluice's] microseconds."""
     stock, ours = times
     us, base = statistics.mean(ours), statistics.mean(stock)
-    bytes_, flops = 3 * 4096 * 14336 * 2 * 32, 6.0 * tokens * 4096 * 14336 * 32
+    d, h, layers = (
+        CONFIGS[model][k] for k in ("hidden_size", "intermediate_size", "num_hidden_layers")
+    )
+    bytes_, flops = 3 * d * h * 2 * layers, 6.0 * tokens * d * h * layers
     return {
-        "op": "e2e", "pass": direction, "model": MODEL, "m": tokens, "d": 4096, "h": 14336,
+        "op": "e2e", "pass": direction, "model": model, "m": tokens, "d": d, "h": h,
         "dtype": "bf16", "gate": "silu", "layout": "concat", "variant": "sluice.vllm",
         "us": us, "us_p10": min(ours), "us_p90": max(ours), "tflops": flops / us * 1e-6,
         "gbps": bytes_ / us * 1e-3, "roof_fraction": None, "baseline": "vllm", "baseline_us": base,
@@ -208,7 +222,9 @@ def row(direction: str, tokens: int, times: list[list[float]], **more: Any) -> d
     }  # fmt: skip
 
 
-def decode_row(workers: list[Worker], batch: int, output: int, runs: int) -> dict[str, Any]:
+def decode_row(
+    model: str, workers: list[Worker], batch: int, output: int, runs: int
+) -> dict[str, Any]:  # fmt: skip
     whole = in_turns(workers, runs, batch, output, PROMPT)
     first = in_turns(workers, max(2, runs // 2), batch, 1, PROMPT)
     times = [
@@ -216,15 +232,15 @@ def decode_row(workers: list[Worker], batch: int, output: int, runs: int) -> dic
     ]
     stock, ours = (statistics.mean(t) for t in times)
     return row(
-        "decode", batch, times, batch=batch, tokens_per_s=batch / ours * 1e6,
+        model, "decode", batch, times, batch=batch, tokens_per_s=batch / ours * 1e6,
         baseline_tokens_per_s=batch / stock * 1e6,
     )  # fmt: skip
 
 
-def prefill_row(workers: list[Worker], prompt: int, runs: int) -> dict[str, Any]:
+def prefill_row(model: str, workers: list[Worker], prompt: int, runs: int) -> dict[str, Any]:
     seconds = in_turns(workers, runs, 1, 1, prompt)
     times = [[s * 1e6 for s in one] for one in seconds]
-    return row("prefill", prompt, times, batch=1, ttft_ms=statistics.mean(seconds[1]) * 1e3)
+    return row(model, "prefill", prompt, times, batch=1, ttft_ms=statistics.mean(seconds[1]) * 1e3)
 
 
 def compare(title: str, stock: list[Any], ours: list[Any]) -> None:
@@ -247,17 +263,18 @@ def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("json", type=Path)
+    parser.add_argument("--model", choices=CONFIGS, default="llama-3.1-8b")
     parser.add_argument("--output", type=int, default=1024, help="tokens to generate")
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--prompts", type=int, nargs="*", default=[2048, 8192], help="for first tokens")
-    parser.add_argument("--kernels", action="store_true", help="what a step of batch 1 runs")
+    parser.add_argument("--kernels", type=int, metavar="BATCH", help="what a step of it runs")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further row after these")
     arguments = parser.parse_args()
     begin = time.perf_counter()
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     most = max([PROMPT, *arguments.prompts])
     workers = [
-        Worker(mode, most, arguments.json.with_suffix(f".{mode}.log")) for mode in ("off", "auto")
+        Worker(mode, arguments.model, most, arguments.json.with_suffix(f".{mode}.log")) for mode in ("off", "auto")
     ]
     rows: list[dict[str, Any]] = []
     try:
@@ -276,7 +293,7 @@ def main() -> int:
             if time.perf_counter() - begin > arguments.seconds:
                 print("out of time", flush=True)
                 break
-            r = measure(workers, *rest, arguments.runs)
+            r = measure(arguments.model, workers, *rest, arguments.runs)
             rows.append(r)
             print(f"{r['pass']:<8} {r['m']:>5}  {r['us']:9.1f} us  vLLM {r['baseline_us']:9.1f}  "
                   f"{r['ratio']:.3f}x  sd {r['sd']:.1f}", flush=True)  # fmt: skip
@@ -284,7 +301,7 @@ def main() -> int:
         print(f"peak GiB {[round(f['peak_bytes'] / 2**30, 2) for f in facts]}", flush=True)
         for worker in workers if arguments.kernels else ():
             print("kernels of a step:")
-            for name, count, us in worker.ask("kernels", 1)[:14]:
+            for name, count, us in worker.ask("kernels", arguments.kernels)[:14]:
                 print(f"  {count:>4} x {us:7.2f} us  {name[:100]}", flush=True)
     finally:
         for worker in workers:
@@ -292,7 +309,8 @@ def main() -> int:
         if rows:
             from torch_gpu import meta
 
-            command = f"python bench/vllm_decode.py --output {arguments.output} --runs {arguments.runs}"
+            command = (f"python bench/vllm_decode.py --model {arguments.model} --output "
+                       f"{arguments.output} --runs {arguments.runs}")  # fmt: skip
             rows.sort(key=lambda r: (r["pass"], r["m"]))
             data = {"meta": meta(command), "rows": rows}
             arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
@@ -301,6 +319,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        serve(int(sys.argv[2]))
+        serve(sys.argv[2], int(sys.argv[3]))
     else:
         sys.exit(main())

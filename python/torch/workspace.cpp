@@ -110,14 +110,20 @@ class Headers {
   };
 
   void* take(const Place& place) {
+    if (void* const header = take_free()) return header;
+    // Not under the lock: the driver may let an allocation wait for `end`, which takes it.
+    auto* const slab =
+        static_cast<char*>(allocate_for_good(place, kHeadersAtOnce * kWorkspaceHeaderBytes));
     const std::lock_guard lock(mutex_);
-    if (free_.empty()) {
-      auto* const slab =
-          static_cast<char*>(allocate_for_good(place, kHeadersAtOnce * kWorkspaceHeaderBytes));
-      for (std::size_t i = 0; i < kHeadersAtOnce; ++i) {
-        free_.push_back(slab + i * kWorkspaceHeaderBytes);
-      }
+    for (std::size_t i = 1; i < kHeadersAtOnce; ++i) {
+      free_.push_back(slab + i * kWorkspaceHeaderBytes);
     }
+    return slab;
+  }
+
+  void* take_free() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return nullptr;
     void* const header = free_.back();
     free_.pop_back();
     return header;

@@ -254,22 +254,28 @@ class Serves(Stubbed):
                 self.assertEqual(self.classes._activation(mlp), Gate(gate).code)  # bf16 hides it
                 self.assert_near(self.ours(lambda: mlp(x)), mlp.sluice_stock_forward(x))
 
-    def test_layers_take_the_norm_in(self) -> None:
+    def test_layers_take_the_norms_in(self) -> None:
         positions, x, residual = torch.arange(5), *torch.randn(2, 5, D).bfloat16()
         for name in ("llama.LlamaDecoderLayer", "qwen2.Qwen2DecoderLayer", "qwen3.Qwen3DecoderLayer"):
             layer = self.make(name)
             for before in (None, residual):
-                with self.subTest(name), mock.patch.object(layer.post_attention_layernorm, "forward"):
+                first, second = layer.input_layernorm, layer.post_attention_layernorm
+                with (
+                    self.subTest(name, first_layer=before is None),
+                    mock.patch.object(first, "forward", wraps=first.forward),
+                    mock.patch.object(second, "forward"),
+                ):
                     y, r = self.ours(lambda: layer(positions, x, before))
-                    layer.post_attention_layernorm.forward.assert_not_called()
+                    self.assertEqual(first.forward.called, before is None)  # it has nothing to add
+                    second.forward.assert_not_called()
                 stock = layer.sluice_stock_forward(positions, x, before)
                 self.assert_near(y, stock[0])
-                self.assertTrue(torch.equal(r, stock[1]))
+                self.assert_near(r, stock[1])
 
     def test_tensor_parallel_leaves_the_all_reduce_and_the_norm_to_vllm(self) -> None:
         layer = self.make("llama.LlamaDecoderLayer", tp_size=2)
         x, residual = torch.randn(2, 5, D).bfloat16()
-        self.assertFalse(self.classes._norm_can_move(layer))
+        self.assertFalse(self.classes._norms_can_move(layer))
         y, _ = self.ours(lambda: layer(torch.arange(5), x, residual))
         self.assertEqual(len(REDUCED), 1)
         self.assert_near(y, layer.sluice_stock_forward(torch.arange(5), x, residual)[0])
@@ -297,6 +303,7 @@ class Serves(Stubbed):
             (torch.ops.sluice_vllm.mlp.default, (x, *weights, 0)),
             (torch.ops.sluice_vllm.norm_mlp.default,
              (x, residual, norm.weight.data, *weights, 1e-5, 0)),
+            (torch.ops.sluice_vllm.add_norm.default, (x, residual, norm.weight.data, 1e-5)),
         ):  # fmt: skip
             self.assertEqual(set(torch.library.opcheck(overload, arguments).values()), {"SUCCESS"})
 

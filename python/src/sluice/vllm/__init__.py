@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vLLM plug-in: the gated MLPs of vLLM's models, and the add + RMSNorm before them, by Sluice.
+"""The vLLM plug-in: the gated MLPs of vLLM's models, and the add + RMSNorms around them, by Sluice.
 
 vLLM finds ``register`` through the entry point group ``vllm.general_plugins`` and calls it in each of its
 processes; nothing has to be imported or changed. ``SLUICE_VLLM`` in the environment says what it does:
@@ -20,7 +20,7 @@ import os
 MODES = ("auto", "force", "off")
 VERSIONS = ("0.23.",)  # whose classes were read; `force` tries others too
 CACHE_TAG = "SLUICE_CACHE_TAG"
-OPERATORS_REVISION = 1  # of schemas and traced code: compiled graphs of another one are no use
+OPERATORS_REVISION = 2  # of schemas and traced code: compiled graphs of another one are no use
 
 _log = logging.getLogger("vllm.sluice")  # below vLLM's own logger, which has the handlers
 _registered = False

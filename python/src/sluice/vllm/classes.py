@@ -90,37 +90,47 @@ def _mlp_forward(self: nn.Module, x: Tensor) -> Tensor:
     )
 
 
-def _norm_can_move(layer: nn.Module) -> bool:
-    """Is what stands between attention and MLP an add + RMSNorm that the operator can take in? With
-    tensor parallelism it cannot: vLLM fuses that norm with the all-reduce before it. Traced."""
-    mlp, norm = layer.mlp, layer.post_attention_layernorm
+def _plain(norm: nn.Module, dtype: torch.dtype) -> bool:
+    """Is it RMSNorm over whole rows, with a weight? Traced."""
     return (
-        type(layer) in _stock
-        and type(mlp) in _stock
-        and obstacle(mlp) is None
-        and mlp.down_proj.tp_size == 1
-        and type(norm) is RMSNorm
+        type(norm) is RMSNorm
         and norm.has_weight
         and norm.variance_size_override is None
-        and norm.weight.dtype is mlp.down_proj.weight.dtype
+        and norm.weight.dtype is dtype
+    )
+
+
+def _norms_can_move(layer: nn.Module) -> bool:
+    """Are what stands around attention an add + RMSNorm each, that may be Sluice's? With tensor
+    parallelism they stay: vLLM fuses each with the all-reduce before it. Traced."""
+    mlp = layer.mlp
+    if type(layer) not in _stock or type(mlp) not in _stock or obstacle(mlp) is not None:
+        return False
+    dtype = mlp.down_proj.weight.dtype
+    return (
+        mlp.down_proj.tp_size == 1
+        and _plain(layer.input_layernorm, dtype)
+        and _plain(layer.post_attention_layernorm, dtype)
     )
 
 
 def _layer_forward(
     self: nn.Module, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    if not _norm_can_move(self):
+    if not _norms_can_move(self):
         return self.sluice_stock_forward(positions, hidden_states, residual)
+    before, mlp, behind = self.input_layernorm, self.mlp, self.post_attention_layernorm
     if residual is None:
         residual = hidden_states
-        hidden_states = self.input_layernorm(hidden_states)
+        hidden_states = before(hidden_states)
     else:
-        hidden_states, residual = self.input_layernorm(hidden_states, residual)
+        hidden_states, residual = torch.ops.sluice_vllm.add_norm(
+            hidden_states, residual, before.weight, before.variance_epsilon
+        )
     hidden_states = self.self_attn(positions=positions, hidden_states=hidden_states)
-    mlp, norm = self.mlp, self.post_attention_layernorm
     return torch.ops.sluice_vllm.norm_mlp(
-        hidden_states, residual, norm.weight, mlp.gate_up_proj.weight, mlp.down_proj.weight,
-        norm.variance_epsilon, _activation(mlp),
+        hidden_states, residual, behind.weight, mlp.gate_up_proj.weight, mlp.down_proj.weight,
+        behind.variance_epsilon, _activation(mlp),
     )  # fmt: skip
 
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``torch.ops.sluice_vllm.mlp`` and ``norm_mlp``: what vLLM's compiled graphs call.
+"""``torch.ops.sluice_vllm.{mlp, norm_mlp, add_norm}``: what vLLM's compiled graphs call.
 
     mlp        y = MLP(x)                                          x [M, D] -> y [M, D]
     norm_mlp   r = x + residual, y = MLP(rms_norm(r, norm_weight))  x, residual [M, D] -> y, r [M, D]
+    add_norm   r = x + residual, n = rms_norm(r, norm_weight)       x, residual [M, D] -> n, r [M, D]
 
-w_gate_up [2H, D], gate's rows first; w_down [D, H]. Functional; CUDA graphs may capture them. Each knows
-three ways to its result: ``sluice``; ``stock``, what vLLM runs one by one (cuBLAS, an activation kernel
+w_gate_up [2H, D], gate's rows first; w_down [D, H]. Functional; CUDA graphs may capture them. The two with an
+MLP know three ways to its result: ``sluice``; ``stock``, what vLLM runs one by one (cuBLAS, an activation kernel
 that spreads a row over many SMs and an add + RMSNorm in Triton, like those that vLLM's compiler makes;
 ``_C``'s take one block a row); and ``mixed``, ``gate_up`` by Sluice and the product behind it by cuBLAS. In
 mode ``auto`` all are timed for a ladder of token counts when an operator first sees a shape, which is
@@ -89,9 +90,7 @@ def _behind_norm(way: Way) -> Way:
         x: Tensor, residual: Tensor, norm_weight: Tensor, w_gate_up: Tensor, w_down: Tensor,
         eps: float, activation: int,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        from sluice.vllm.add_norm import add_norm
-
-        n, r = add_norm(x, residual, norm_weight, eps)
+        n, r = _add_norm_cuda(x, residual, norm_weight, eps)
         return way(n, w_gate_up, w_down, activation), r
 
     return norm_and
@@ -239,6 +238,18 @@ def _norm_mlp(
     return way(x, residual, *rest)
 
 
+def _add_norm_cpu(x: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = x.float() + residual.float()
+    n = functional.rms_norm(total, norm_weight.shape, norm_weight.float(), eps)
+    return n.to(x.dtype), total.to(x.dtype)
+
+
+def _add_norm_cuda(x: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    from sluice.vllm.add_norm import add_norm  # Triton, which only GPUs have
+
+    return add_norm(x, residual, norm_weight, eps)
+
+
 # --- registration
 
 _library: torch.library.Library | None = None
@@ -256,6 +267,11 @@ def load() -> None:
         "norm_mlp(Tensor x, Tensor residual, Tensor norm_weight, Tensor w_gate_up, Tensor w_down, "
         "float eps, int activation) -> (Tensor, Tensor)"
     )
+    _library.define(
+        "add_norm(Tensor x, Tensor residual, Tensor norm_weight, float eps) -> (Tensor, Tensor)"
+    )
+    _library.impl("add_norm", _add_norm_cpu, "CPU")
+    _library.impl("add_norm", _add_norm_cuda, "CUDA")
     for key in ("CPU", "CUDA"):
         _library.impl("mlp", _mlp, key)
         _library.impl("norm_mlp", _norm_mlp, key)
@@ -264,6 +280,8 @@ def load() -> None:
     def _(x, *_rest):  # type: ignore[no-untyped-def]
         return x.new_empty(x.shape)
 
-    @torch.library.register_fake("sluice_vllm::norm_mlp", lib=_library)
-    def _(x, *_rest):  # type: ignore[no-untyped-def]
-        return x.new_empty(x.shape), x.new_empty(x.shape)
+    for name in ("norm_mlp", "add_norm"):
+        torch.library.register_fake(
+            f"sluice_vllm::{name}", lambda x, *_: (x.new_empty(x.shape), x.new_empty(x.shape)),
+            lib=_library,
+        )  # fmt: skip
