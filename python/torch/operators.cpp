@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators of torch.ops.sluice: schemas and functions, the same for CPU and CUDA. Shapes,
 // fakes and autograd: python/src/sluice/ops.py, which documents each of them.
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/library.h>
 
+#include <cstddef>
 #include <string>
 #include <tuple>
 
@@ -356,26 +358,49 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mlp_grad(
   return {dx, dw_gate, dw_up, dw_down, db_gate, db_up, db_down};
 }
 
+// An argument of an operator's .out form that it writes; what is no tensor is not written.
+void written(const Tensor& tensor) { count_write(tensor); }
+void written(const MaybeTensor& tensor) {
+  if (tensor) count_write(*tensor);
+}
+template <class Other>
+void written(const Other&) {}
+
+// An operator's .out form: the function, whose last kOutputs arguments are what it writes. To count
+// that costs the host a microsecond a tensor, hence only where gradients are recorded.
+template <auto kFunction, std::size_t kOutputs>
+struct OutForm;
+template <class... Arguments, void (*kFunction)(Arguments...), std::size_t kOutputs>
+struct OutForm<kFunction, kOutputs> {
+  static void run(Arguments... arguments) {
+    if (aoti_torch_grad_mode_is_enabled()) {
+      std::size_t index = 0;
+      ((index++ + kOutputs >= sizeof...(Arguments) ? written(arguments) : void()), ...);
+    }
+    kFunction(arguments...);
+  }
+};
+
 // One registration for each backend: the functions look at where their tensors are.
 void implement(torch::stable::detail::StableLibrary& library) {
   library.impl("gate_up", TORCH_BOX(&gate_up));
-  library.impl("gate_up.out", TORCH_BOX(&gate_up_out));
+  library.impl("gate_up.out", TORCH_BOX((&OutForm<&gate_up_out, 1>::run)));
   library.impl("gate_up_save", TORCH_BOX(&gate_up_save));
   library.impl("down", TORCH_BOX(&down));
-  library.impl("down.out", TORCH_BOX(&down_out));
+  library.impl("down.out", TORCH_BOX((&OutForm<&down_out, 1>::run)));
   library.impl("mlp", TORCH_BOX(&mlp));
-  library.impl("mlp.out", TORCH_BOX(&mlp_out));
+  library.impl("mlp.out", TORCH_BOX((&OutForm<&mlp_out, 1>::run)));
   library.impl("mlp_save", TORCH_BOX(&mlp_save));
   library.impl("norm_mlp", TORCH_BOX(&norm_mlp));
-  library.impl("norm_mlp.out", TORCH_BOX(&norm_mlp_out));
+  library.impl("norm_mlp.out", TORCH_BOX((&OutForm<&norm_mlp_out, 2>::run)));
   library.impl("gate_mul", TORCH_BOX(&gate_mul));
-  library.impl("gate_mul.out", TORCH_BOX(&gate_mul_out));
+  library.impl("gate_mul.out", TORCH_BOX((&OutForm<&gate_mul_out, 1>::run)));
   library.impl("gate_mul_grad", TORCH_BOX(&gate_mul_grad));
-  library.impl("gate_mul_grad.out", TORCH_BOX(&gate_mul_grad_out));
+  library.impl("gate_mul_grad.out", TORCH_BOX((&OutForm<&gate_mul_grad_out, 2>::run)));
   library.impl("gate_up_grad", TORCH_BOX(&gate_up_grad));
-  library.impl("gate_up_grad.out", TORCH_BOX(&gate_up_grad_out));
+  library.impl("gate_up_grad.out", TORCH_BOX((&OutForm<&gate_up_grad_out, 3>::run)));
   library.impl("mlp_grad", TORCH_BOX(&mlp_grad));
-  library.impl("mlp_grad.out", TORCH_BOX(&mlp_grad_out));
+  library.impl("mlp_grad.out", TORCH_BOX((&OutForm<&mlp_grad_out, 7>::run)));
 }
 
 }  // namespace

@@ -109,10 +109,12 @@ class Values(OnDevice):
 class Norm(OnDevice):
     """norm_mlp against its parts in fp64."""
 
-    def check(self, m: int, dtype: torch.dtype, *, add: bool, add_sum: bool) -> None:
-        weights = self.weights(64, 96, dtype, bias=True)
+    def check(
+        self, m: int, dtype: torch.dtype, *, add: bool, add_sum: bool, d: int = 64
+    ) -> None:  # fmt: skip
+        weights = self.weights(d, 96, dtype, bias=True)
         x, residual = weights.x(m), weights.x(m, seed=2) if add else None
-        norm_weight = self.randn(64).to(dtype)
+        norm_weight = self.randn(d).to(dtype)
         eps = 2.0**-10  # exact in fp32, as the library takes it
         options = {"eps": eps, "weight_offset": 0.75, "add_sum": add_sum}
         y, r = ops.norm_mlp(
@@ -140,6 +142,12 @@ class Norm(OnDevice):
                     for m in (1, 7, 130):
                         with self.subTest(dtype=dtype, add=add, add_sum=add_sum, m=m):
                             self.check(m, dtype, add=add, add_sum=add_sum)
+
+    def test_rows_wider_than_a_cta_of_the_norm_keeps(self) -> None:
+        for dtype in self.dtypes:
+            for add in (False, True):
+                with self.subTest(dtype=dtype, add=add):
+                    self.check(3, dtype, add=add, add_sum=add, d=9000)  # keeps 8192
 
     def test_gradients_are_those_of_its_parts(self) -> None:
         weights = self.weights(24, 40, torch.float32)
@@ -338,6 +346,42 @@ class Gradients(OnDevice):
             ):
                 ops.mlp(*inputs, recompute=recompute)
             self.assertEqual(sum(t.shape == (5, 40) for t in kept), expected)
+
+
+    def test_second_derivatives_are_refused(self) -> None:
+        weights = self.weights(24, 40, torch.float32, bias=True)
+        x, *rest = self.leaves(weights.x(5), *weights.mlp())
+        hidden = x @ rest[0].T
+        for name, y in (
+            ("mlp", ops.mlp(x, *rest)), ("gate_up", ops.gate_up(x, *rest[:2], *rest[3:5])),
+            ("down", ops.down(hidden, rest[2])), ("gate_mul", ops.gate_mul(hidden, hidden + 1)),
+            ("norm_mlp", ops.norm_mlp(x, x.detach()[0], *rest[:3])[0]),
+        ):  # fmt: skip
+            for loss in (y.sum(), y.square().sum()):
+                plain = torch.autograd.grad(loss, x, retain_graph=True)[0]
+                (first,) = torch.autograd.grad(loss, x, create_graph=True)
+                with self.subTest(name):
+                    self.assertTrue(torch.equal(first, plain))
+                    with self.assertRaisesRegex(RuntimeError, "second derivatives are not defined"):
+                        first.square().sum().backward()
+
+    def test_what_is_saved_may_not_be_overwritten(self) -> None:
+        weights = self.weights(24, 40, torch.float32)
+        other, leaf, *rest = weights.x(5, seed=2), *self.leaves(weights.x(5), *weights.mlp()[:3])
+        for write in (
+            lambda x: x.add_(1),
+            lambda x: RAW.mlp.out(other, *weights.mlp()[:3], out=x),
+            lambda x: RAW.norm_mlp.out(
+                other, other[0], *weights.mlp()[:3], other, out=other.clone(), x_sum=x
+            ),
+        ):
+            for function in (ops.mlp, ops.gate_up, RAW.mlp_save, RAW.gate_up_save):
+                x = leaf * 1
+                result = function(x, *rest[: 3 if "mlp" in str(function) else 2])
+                y = result if isinstance(result, Tensor) else result[0]
+                write(x.detach())
+                with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                    y.sum().backward()
 
 
 class GradientsByTorchsProducts(Gradients):

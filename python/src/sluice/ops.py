@@ -20,7 +20,7 @@ may be any: gate and up may be halves of one buffer (``w[:H]``, ``w[H:]``) or it
 (``w[0::2]``, ``w[1::2]``), as long as both have the same strides. A broken rule is a ``ValueError``
 that names the operand (a ``RuntimeError`` on Torch 2.15, which knows one error behind its stable ABI).
 
-All are differentiable once. Without ``recompute`` the forward pass also stores g and u, [.., H] each,
+All are differentiable once; a second derivative is a ``RuntimeError``. Without ``recompute`` the forward pass also stores g and u, [.., H] each,
 for the backward pass; with it nothing but the inputs is kept and g and u are computed again. The
 gradients of weights come in the weights' type. ``norm_mlp`` is one operator where no gradient is
 wanted; where one is, Torch computes the norm.
@@ -38,6 +38,7 @@ Importing this module loads them; ``ImportError`` says what is missing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -327,6 +328,24 @@ def _gate_mul_backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:
     return _padded((dg, du), 2 + len(ctx.gate))
 
 
+def _once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """``backward`` whose results raise when they are differentiated. (Torch's ``once_differentiable`` asks
+    whether the incoming gradient wants one; of a sum it does not, and the result would be a constant.)"""
+
+    def once(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        with torch.no_grad():
+            results = backward(ctx, *gradients)
+        if not torch.is_grad_enabled():  # no create_graph
+            return results
+        refuse = torch._C._functions.DelayedError(
+            "sluice: second derivatives are not defined", sum(r is not None for r in results)
+        )
+        refused = iter(refuse(*(r.detach().requires_grad_() for r in results if r is not None)))
+        return tuple(None if r is None else next(refused) for r in results)
+
+    return once
+
+
 def _register_autograd() -> None:
     for name, backward, setup in (
         ("gate_up_save", _gate_up_backward, _gate_up_setup),
@@ -334,7 +353,7 @@ def _register_autograd() -> None:
         ("mlp_save", _mlp_backward, _mlp_setup),
         ("gate_mul", _gate_mul_backward, _gate_mul_setup),
     ):
-        torch.library.register_autograd(f"sluice::{name}", backward, setup_context=setup)
+        torch.library.register_autograd(f"sluice::{name}", _once(backward), setup_context=setup)
 
 
 _register_fakes()
