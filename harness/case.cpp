@@ -98,6 +98,7 @@ enum class Kind : std::uint8_t {
   kNorm,
   kSave,
   kRecompute,
+  kSaveGrads,
   kAccumulate,
   kBroadcast,
   kInPlace,
@@ -122,6 +123,7 @@ constexpr Flag kFlags[] = {
      [](Case& c) { c.problem.residual = Residual::kNormInput; }},
     {"save", Kind::kSave, [](Case& c) { c.problem.save_g_u = true; }},
     {"recompute", Kind::kRecompute, [](Case& c) { c.problem.recompute = true; }},
+    {"save_dg_du", Kind::kSaveGrads, [](Case& c) { c.problem.save_dg_du = true; }},
     {"accumulate", Kind::kAccumulate, [](Case& c) { c.problem.accumulate_dw = true; }},
     {"broadcast", Kind::kBroadcast, [](Case& c) { c.broadcast = true; }},
     {"in_place", Kind::kInPlace, [](Case& c) { c.in_place = true; }},
@@ -455,6 +457,7 @@ std::string format_case(const Case& c) {
   out += norm_text(p.norm);
   if (p.save_g_u) out += ":save";
   if (p.recompute) out += ":recompute";
+  if (p.save_dg_du) out += ":save_dg_du";
   if (p.accumulate_dw) out += ":accumulate";
   if (c.broadcast) out += ":broadcast";
   if (c.in_place) out += ":in_place";
@@ -511,11 +514,12 @@ Status place(Case& c) {
     p.alignment_bytes = offset & -offset;  // its largest power of two, below the default
   }
   if (c.in_place) {
-    const bool gradient = p.op == Op::kGateMulGrad || p.op == Op::kGateUpGrad;
+    const bool gradient =
+        p.op == Op::kGateMulGrad || p.op == Op::kGateUpGrad || (p.save_dg_du && !p.recompute);
     if (!gradient && p.residual != Residual::kOperand) {
       return make_error(kBad,
-                        "case: token \"in_place\": wanted gate_mul_grad, gate_up_grad or "
-                        "residual");
+                        "case: token \"in_place\": wanted gate_mul_grad, gate_up_grad, mlp_grad "
+                        "with save_dg_du and without recompute, or residual");
     }
     if (!gradient && c.broadcast) {
       return make_error(kBad, "case: token \"in_place\": a broadcast residual cannot be written");

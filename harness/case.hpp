@@ -48,7 +48,7 @@ struct Case {
 ///       "(alpha=1.7,limit=7,up_offset=1,gate_multiplier=1.3,output_multiplier=2)" or part of it
 ///   separate concat interleaved1 interleaved8 ...                     placement; default separate;
 ///       all but separate may end in "+up_first"
-///   bias bias_down residual residual_norm_input save recompute accumulate
+///   bias bias_down residual residual_norm_input save recompute save_dg_du accumulate
 ///   norm add_norm, with "(eps=1e-6,weight_offset=1)" or part of it
 ///   broadcast in_place minimal pad=N align=N seed=N fill=normal|integers|special
 ///

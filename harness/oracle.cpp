@@ -461,7 +461,8 @@ Uncertain Oracle::State::mlp_grad_at(Operand out, std::int64_t row, std::int64_t
 }
 
 Uncertain Oracle::State::element(Operand out, std::int64_t row, std::int64_t col) {
-  if (p.op == Op::kMlpGrad) return mlp_grad_at(out, row, col);
+  const bool hidden = out == Operand::kDg || out == Operand::kDu;
+  if (p.op == Op::kMlpGrad && !hidden) return mlp_grad_at(out, row, col);
   switch (out) {
     case Operand::kG:
       return project(Operand::kWGate, Operand::kBGate, row, col);

@@ -79,6 +79,8 @@ Texts flags(Op op) {
               "recompute:bias:bias_down",
               "accumulate",
               "accumulate:recompute:bias:bias_down",
+              "save_dg_du:in_place",
+              "save_dg_du:recompute:bias",
               "pad=8",
               "pad=1:bias",
               "broadcast"};

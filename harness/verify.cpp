@@ -49,6 +49,9 @@ Sampling sampling(const Problem& p, Operand output) {
   }
   const double behind = p.recompute ? 3 : 1;
   switch (output) {
+    case Operand::kDg:
+    case Operand::kDu:
+      return {false, behind * d * h, 0};
     case Operand::kDx:
       return {false, (behind + 2) * d * h, 0};
     case Operand::kDbDown:

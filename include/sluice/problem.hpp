@@ -102,6 +102,8 @@ struct Problem {
   bool save_g_u = false;       ///< kGateUp and kMlp: also store g and u (post-bias, x's dtype)
   bool recompute = false;      ///< kMlpGrad: g and u are recomputed from x, not given
   bool accumulate_dw = false;  ///< kMlpGrad: weight and bias gradients are added to what is there
+  bool save_dg_du = false;     ///< kMlpGrad: also store dg and du (over g and u, if they are the
+                               ///< same pointers and layout); they need no workspace then
 
   Layouts layout{};
 

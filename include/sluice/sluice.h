@@ -153,6 +153,8 @@ typedef struct sluice_problem {
   int32_t save_g_u;         ///< gate_up and mlp: also store g and u (post-bias, x_dtype)
   int32_t recompute;        ///< mlp_grad: g and u are recomputed from x, not given
   int32_t accumulate_dw;    ///< mlp_grad: weight and bias gradients are added to what is there
+  int32_t save_dg_du;       ///< mlp_grad: also store dg and du (over g and u, if they are the same
+                            ///< pointers and layout); they need no workspace then
   int32_t weights_static;   ///< nothing running or queued at run() writes the weights
   int64_t alignment_bytes;  ///< every pointer is a multiple of it and of its element (of 2 where
                             ///< that is a block); a power of two, 1 to 4096

@@ -88,6 +88,7 @@ Expected<Problem> to_cpp(const sluice_problem* given) noexcept {
   p.save_g_u = c.save_g_u != 0;
   p.recompute = c.recompute != 0;
   p.accumulate_dw = c.accumulate_dw != 0;
+  p.save_dg_du = c.save_dg_du != 0;
   p.weights_static = c.weights_static != 0;
   p.alignment_bytes = c.alignment_bytes;
   p.layout = std::bit_cast<Layouts>(c.layout);
@@ -114,6 +115,7 @@ sluice_problem to_c(const Problem& p) noexcept {
   c.save_g_u = p.save_g_u;
   c.recompute = p.recompute;
   c.accumulate_dw = p.accumulate_dw;
+  c.save_dg_du = p.save_dg_du;
   c.weights_static = p.weights_static;
   c.alignment_bytes = p.alignment_bytes;
   c.layout = std::bit_cast<sluice_layouts>(p.layout);

@@ -118,7 +118,7 @@ Use use_of(const Problem& p, Operand id) {
       return if_set(writes_y, kWrites);
     case Operand::kDg:
     case Operand::kDu:
-      return if_set(grad, kWrites);
+      return if_set(grad || (mlp_grad && p.save_dg_du), kWrites);
     case Operand::kDx:
       return if_set(mlp_grad, kMayWrite);
     case Operand::kDwGate:

@@ -97,6 +97,7 @@ Status check_flags(const Problem& p) {
   if (p.save_g_u && !prologue) return misplaced("save_g_u", "gate_up and mlp");
   if (p.recompute && !backward) return misplaced("recompute", "mlp_grad");
   if (p.accumulate_dw && !backward) return misplaced("accumulate_dw", "mlp_grad");
+  if (p.save_dg_du && !backward) return misplaced("save_dg_du", "mlp_grad");
   if (p.bias_gate_up && !prologue && !backward) {
     return misplaced("bias_gate_up", "gate_up, mlp and mlp_grad");
   }

@@ -186,7 +186,10 @@ void backward(const Engine& e) noexcept {
     return hidden_grads(e, {e.matrix(Operand::kDg), e.matrix(Operand::kDu), e.matrix(Operand::kH)});
   }
   const auto at = [&](std::size_t offset) { return dense(e.at(offset), p.x_dtype, p.m, p.h); };
-  const HiddenGrads hidden{at(e.schedule.dg), at(e.schedule.du), at(e.schedule.hidden)};
+  const bool saves = p.save_dg_du;
+  const HiddenGrads hidden{saves ? e.matrix(Operand::kDg) : at(e.schedule.dg),
+                           saves ? e.matrix(Operand::kDu) : at(e.schedule.du),
+                           at(e.schedule.hidden)};
   hidden_grads(e, hidden);
   outer_grads(e, hidden);
 }

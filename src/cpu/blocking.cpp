@@ -134,8 +134,10 @@ void schedule_backward(const Problem& p, const GemmKernels& k, const Cutter& cut
     tasks = std::max(tasks, s.dx.tasks() + 2 * s.dw_gate_up.tasks() + s.dw_down.tasks());
     const std::int64_t bytes = p.m * p.h * size_bytes(p.x_dtype);
     s.hidden = arena.take(bytes);
-    s.dg = arena.take(bytes);
-    s.du = arena.take(bytes);
+    if (!p.save_dg_du) {
+      s.dg = arena.take(bytes);
+      s.du = arena.take(bytes);
+    }
   }
   take_scratch(s, arena, tasks);
 }

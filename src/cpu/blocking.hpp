@@ -80,7 +80,7 @@ struct Schedule {
   Blocking dw_down;
   std::size_t input = 0;   ///< forward, fp32: rows of tokens for dots, panels for the GEMM
   std::size_t hidden = 0;  ///< h: likewise; kMlpGrad: x's type
-  std::size_t dg = 0;      ///< kMlpGrad, x's type
+  std::size_t dg = 0;      ///< kMlpGrad without save_dg_du, x's type
   std::size_t du = 0;
   std::size_t panels = 0;       ///< the first thread's scratch
   std::size_t panels_each = 0;  ///< bytes of a thread's scratch

@@ -217,6 +217,8 @@ class Reference {
     double* const h = dy + p_.m * p_.d;
     double* const dg = h + p_.m * p_.h;
     double* const du = dg + p_.m * p_.h;
+    const View dg_out = view(Operand::kDg);
+    const View du_out = view(Operand::kDu);
     for (std::int64_t m = 0; m < p_.m; ++m) {
       for (std::int64_t i = 0; i < p_.d; ++i) {
         row[i] = x.at(m, i);
@@ -230,6 +232,8 @@ class Reference {
         h[m * p_.h + j] = grad.h;
         dg[m * p_.h + j] = grad.dg;
         du[m * p_.h + j] = grad.du;
+        dg_out.set(m, j, grad.dg);
+        du_out.set(m, j, grad.du);
       }
     }
     if (const View dx = view(Operand::kDx); dx.present()) {

@@ -52,6 +52,9 @@ detail::Reason simd_supports(const Problem& p, const Device& /*device*/) noexcep
                           uses(specs, Operand::kY) ? "y" : "dy", to_string(p.y_dtype),
                           to_string(p.x_dtype), to_string(p.x_dtype));
   }
+  if (p.op == Op::kMlpGrad && p.save_dg_du && p.layout.dg_du.block_cols > 0) {
+    return detail::refuse("dg has columns in blocks; the products behind it read whole rows");
+  }
   return {};
 }
 

@@ -82,8 +82,9 @@ ProblemKey key_of(const Problem& p, const Device& device) noexcept {
   key.op = static_cast<std::uint8_t>(p.op);
   key.x_dtype = static_cast<std::uint8_t>(p.x_dtype);
   key.norm = !p.norm.enabled ? 0 : p.norm.add ? 2 : 1;
-  key.flags = static_cast<std::uint8_t>(bit(p.save_g_u, 1) | bit(p.recompute, 2) |
-                                        bit(p.accumulate_dw, 4) | bit(p.weights_static, 8));
+  key.flags =
+      static_cast<std::uint8_t>(bit(p.save_g_u, 1) | bit(p.recompute, 2) | bit(p.accumulate_dw, 4) |
+                                bit(p.weights_static, 8) | bit(p.save_dg_du, 16));
   key.threads = device.backend == Backend::kCpu ? device.threads : 0;
   key.d = p.op == Op::kGateMul || p.op == Op::kGateMulGrad ? 0 : p.d;
   key.h = p.h;

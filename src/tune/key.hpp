@@ -27,7 +27,8 @@ struct ProblemKey {
   std::uint8_t y_dtype = 0;
   std::uint8_t dw_dtype = 0;
   std::uint8_t norm = 0;   ///< 0 none, 1 norm, 2 add and norm
-  std::uint8_t flags = 0;  ///< 1 save_g_u, 2 recompute, 4 accumulate_dw, 8 weights_static
+  std::uint8_t flags = 0;  ///< 1 save_g_u, 2 recompute, 4 accumulate_dw, 8 weights_static,
+                           ///< 16 save_dg_du
   std::int32_t threads = 0;
   std::int64_t block_rows = 0;  ///< of weights
   std::int64_t block_cols = 0;  ///< of g, u, dg and du

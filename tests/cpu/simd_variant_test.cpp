@@ -74,6 +74,11 @@ TEST(SimdVariant, RefusesOtherTypesWithAReason) {
   Problem grad = typed(Op::kMlpGrad, DType::kF32, DType::kF32, DType::kF32);
   grad.dw_dtype = DType::kF64;
   EXPECT_EQ(reason(grad), "dw_gate is fp64, the engine computes in fp32");
+  grad.dw_dtype = DType::kF32;
+  grad.save_dg_du = true;
+  EXPECT_EQ(reason(grad), "");
+  grad.layout.dg_du = interleaved_cols(1, grad.h, DType::kF32);
+  EXPECT_EQ(reason(grad), "dg has columns in blocks; the products behind it read whole rows");
   // What an operator does not touch may be of any type.
   EXPECT_EQ(reason(typed(Op::kGateMul, DType::kBF16, DType::kF64, DType::kF64)), "");
 }

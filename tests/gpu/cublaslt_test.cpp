@@ -33,6 +33,9 @@ const std::vector<std::string> kCases = {
     "200x200x328:mlp_grad:fp16:pad=8",
     "257x264x520:mlp_grad:bf16/bf16/bf16/bf16:accumulate:concat",
     "257x264x520:mlp_grad:recompute:bf16/bf16/bf16/bf16",
+    "257x264x520:mlp_grad:save_dg_du:recompute:concat",
+    "200x136x392:mlp_grad:save_dg_du:recompute:pad=8",
+    "1x136x392:mlp_grad:save_dg_du:concat",
 };
 
 Options forced(const char* config = nullptr) {

@@ -292,6 +292,8 @@ TEST(CudaSm90, WorkspaceHoldsWhatLaunchesLeaveForEachOther) {
   // h, dg and du; with recompute g and u lie where dg and du will.
   EXPECT_EQ(bytes("512x4096x14336:mlp_grad"), kWorkspaceHeaderBytes + 3 * kHidden);
   EXPECT_EQ(bytes("512x4096x14336:mlp_grad:recompute"), kWorkspaceHeaderBytes + 3 * kHidden);
+  EXPECT_EQ(bytes("512x4096x14336:mlp_grad:save_dg_du:in_place"), kWorkspaceHeaderBytes + kHidden);
+  EXPECT_EQ(bytes("512x4096x14336:mlp_grad:save_dg_du:recompute"), kWorkspaceHeaderBytes + kHidden);
 }
 
 TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
@@ -324,6 +326,7 @@ TEST(CudaSm90, SaysWhyItRefuses) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"64x64x96:mlp:norm", "has no norm prologue"},
       {"64x64x96:mlp_grad:interleaved8", "g: rows or columns in blocks"},
+      {"64x64x96:mlp_grad:recompute:save_dg_du:interleaved8", "dg: rows or columns in blocks"},
       {"64x64x96:mlp_grad:bf16/bf16/bf16/fp16", "dw_gate: is fp16, wanted fp32 or bf16"},
       {"64x64x96:mlp_grad:broadcast", "x: row_stride is 0 bytes"},
       {"64x64x96:mlp_grad:recompute:interleaved8", "w_gate: rows or columns in blocks"},

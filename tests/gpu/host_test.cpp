@@ -125,6 +125,7 @@ TEST(CudaSimt, WorkspaceIsExactlyItsParts) {
   EXPECT_EQ(payload("32x128x256:mlp:add_norm:residual_norm_input"), 2 * kMD + kMH);
   EXPECT_EQ(payload("32x128x256:mlp_grad"), 3 * kMH);
   EXPECT_EQ(payload("32x128x256:mlp_grad:recompute"), 3 * kMH + 2 * 2 * kMH);
+  EXPECT_EQ(payload("32x128x256:mlp_grad:save_dg_du"), kMH);
   EXPECT_EQ(payload("1x8x3:mlp"), kWorkspaceAlignment);
 }
 

@@ -171,7 +171,10 @@ TEST(GpuTraining, MlpGradByEveryTiling) {
         "130x136x200:mlp_grad:identity:fill=integers:accumulate", "1x8x8:mlp_grad",
         "300x136x392:mlp_grad:bias:bias_down", "300x136x392:mlp_grad:recompute:bias:bias_down",
         "129x72x264:mlp_grad:recompute:interleaved1:accumulate", "200x200x328:mlp_grad:fp16:pad=8",
-        "257x264x520:mlp_grad:bf16/bf16/bf16/bf16:accumulate:concat"}) {
+        "257x264x520:mlp_grad:bf16/bf16/bf16/bf16:accumulate:concat",
+        "200x136x392:mlp_grad:save_dg_du:in_place:bias",
+        "257x264x520:mlp_grad:save_dg_du:in_place:concat:pad=8",
+        "129x72x264:mlp_grad:save_dg_du:recompute:bias"}) {
     SCOPED_TRACE(text);
     const Case c = harness::parse_case(text).value();
     const auto configs = config_names("cuda.sm90", c.problem, gpu::rig().device());

@@ -76,6 +76,8 @@ Strings flags_of(const std::string& op) {
             ":bias:bias_down",
             ":recompute:bias",
             ":bias:bias_down:accumulate",
+            ":save_dg_du:in_place",
+            ":save_dg_du:recompute",
             ":pad=3",
             ":broadcast"};
   }

@@ -72,6 +72,7 @@ OPTIONAL_ROW: dict[str, tuple[str, bool]] = {
     "rel_diff_sd": (NUMBER, False),
     "study_rel_diff": (NUMBER, True),
     "policy": (TEXT, False),
+    "output": (TEXT, False),
     "batch": (COUNT, True),
     "tokens_per_s": (NUMBER, True),
     "baseline_tokens_per_s": (NUMBER, True),

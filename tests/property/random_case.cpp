@@ -62,7 +62,9 @@ void draw_flags(Case& c) {
   if (p.op == Op::kMlp && p.norm.enabled && coin()) p.residual = Residual::kNormInput;
   p.recompute = backward && coin();
   p.accumulate_dw = backward && coin();
-  const bool gradient = p.op == Op::kGateMulGrad || p.op == Op::kGateUpGrad;
+  p.save_dg_du = backward && coin();
+  const bool gradient =
+      p.op == Op::kGateMulGrad || p.op == Op::kGateUpGrad || (p.save_dg_du && !p.recompute);
   c.in_place = (gradient || p.residual == Residual::kOperand) && one_in(4);
   c.broadcast = !c.in_place && one_in(6);
   c.minimal = p.op != Op::kMlpGrad && one_in(4);

@@ -111,6 +111,8 @@ TEST(ParseCase, RefusalsNameTheToken) {
       {"4x5x6:concat:align=16", "token \"align=16\""},
       {"4x5x6:align=3", "alignment_bytes"},
       {"4x5x6:in_place", "token \"in_place\""},
+      {"4x5x6:mlp_grad:in_place", "token \"in_place\""},
+      {"4x5x6:mlp_grad:save_dg_du:recompute:in_place", "token \"in_place\""},
       {"4x5x6:in_place:residual:broadcast", "token \"in_place\""},
       {"4x5x6:down:norm", "norm"},
       {"4x5x6:residual_norm_input", "residual"},
@@ -168,6 +170,7 @@ Case any_case() {
   if (p.op == Op::kDown) p.residual = static_cast<Residual>(*rc::gen::inRange(0, 2));
   p.recompute = p.op == Op::kMlpGrad && *rc::gen::arbitrary<bool>();
   p.accumulate_dw = p.op == Op::kMlpGrad && *rc::gen::arbitrary<bool>();
+  p.save_dg_du = p.op == Op::kMlpGrad && *rc::gen::arbitrary<bool>();
   c.placement = static_cast<Placement>(*rc::gen::inRange(0, 3));
   if (c.placement == Placement::kInterleaved) c.block_rows = *rc::gen::inRange(1, 20);
   c.up_first = c.placement != Placement::kSeparate && *rc::gen::arbitrary<bool>();

@@ -233,6 +233,7 @@ TEST(CApi, EveryMemberComesThrough) {
   named("bias_down: set for gate_up", [](auto& p) { p.op = SLUICE_GATE_UP, p.bias_down = 1; });
   named("recompute: set for mlp", [](auto& p) { p.recompute = 1; });
   named("accumulate_dw: set for mlp", [](auto& p) { p.accumulate_dw = 1; });
+  named("save_dg_du: set for mlp", [](auto& p) { p.save_dg_du = 1; });
   named("alignment_bytes: got 3", [](auto& p) { p.alignment_bytes = 3; });
   named("x: row_stride", [](auto& p) { p.layout.x.row_stride_bytes = 1; });
   named("w_gate: row_stride", [](auto& p) { p.layout.w_gate_up.row_stride_bytes = 1; });

@@ -86,6 +86,12 @@ TEST(OperandTable, IsGoldenForEveryFlag) {
             "x:r[3,5]bf16 w_gate:r[7,5]fp16 w_up:r[7,5]fp16 w_down:r[5,7]fp16 b_gate:r[1,7]fp16 "
             "b_up:r[1,7]fp16 dy:r[3,5]fp32 dx:w?[3,5]bf16 dw_gate:m?[7,5]fp64 dw_up:m?[7,5]fp64 "
             "dw_down:m?[5,7]fp64 db_gate:m?[1,7]fp64 db_up:m?[1,7]fp64 db_down:m?[1,5]fp64");
+  p = problem_of(Op::kMlpGrad);
+  p.save_dg_du = true;
+  EXPECT_EQ(table_of(p),
+            "x:r[3,5]bf16 w_gate:r[7,5]fp16 w_up:r[7,5]fp16 w_down:r[5,7]fp16 dy:r[3,5]fp32 "
+            "g:r[3,7]bf16 u:r[3,7]bf16 dg:w[3,7]bf16 du:w[3,7]bf16 dx:w?[3,5]bf16 "
+            "dw_gate:w?[7,5]fp64 dw_up:w?[7,5]fp64 dw_down:w?[5,7]fp64");
 }
 
 TEST(OperandTable, AddressesAreTheNamedMembers) {

@@ -75,6 +75,7 @@ Problem with_everything(Op op) {
   if (epilogue) p.residual = Residual::kOperand;
   p.bias_gate_up = prologue || op == Op::kMlpGrad;
   p.bias_down = epilogue || op == Op::kMlpGrad;
+  p.save_dg_du = op == Op::kMlpGrad;
   return p;
 }
 
@@ -257,8 +258,10 @@ TEST(Run, AcceptsTheInPlacePairs) {
   Fixture mlp(with_everything(Op::kMlp));
   mlp.operands.residual = mlp.operands.y;
   EXPECT_TRUE(succeeds(mlp.run_now()));
-  for (const Op op : {Op::kGateMulGrad, Op::kGateUpGrad}) {
-    Fixture f(problem_of(op));
+  for (const Op op : {Op::kGateMulGrad, Op::kGateUpGrad, Op::kMlpGrad}) {
+    Problem p = problem_of(op);
+    p.save_dg_du = op == Op::kMlpGrad;
+    Fixture f(p);
     f.operands.dg = f.operands.g;
     f.operands.du = f.operands.u;
     EXPECT_TRUE(succeeds(f.run_now()));

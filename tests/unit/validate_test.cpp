@@ -178,6 +178,7 @@ TEST(Validate, FlagsFitTheOperator) {
       {"save_g_u", [](Problem& p) { p.save_g_u = true; }, {Op::kGateUp, Op::kMlp}},
       {"recompute", [](Problem& p) { p.recompute = true; }, {Op::kMlpGrad}},
       {"accumulate_dw", [](Problem& p) { p.accumulate_dw = true; }, {Op::kMlpGrad}},
+      {"save_dg_du", [](Problem& p) { p.save_dg_du = true; }, {Op::kMlpGrad}},
       {"bias_gate_up",
        [](Problem& p) { p.bias_gate_up = true; },
        {Op::kGateUp, Op::kMlp, Op::kMlpGrad}},

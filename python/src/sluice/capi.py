@@ -25,6 +25,9 @@ LIBRARY = "libsluice.so.0"  # the SONAME whose header is mirrored here
 DTYPES = ("bf16", "fp16", "fp32", "fp64")
 WEIGHT_DTYPES = (*DTYPES, "q8_0", "q4_0", "q4_1")
 OPS = ("gate_up", "down", "mlp", "gate_mul", "gate_mul_grad", "gate_up_grad", "mlp_grad")
+FLAGS = (
+    "bias_gate_up", "bias_down", "save_g_u", "recompute", "save_dg_du", "weights_static",
+)  # fmt: skip
 BACKENDS = ("cpu", "cuda")
 ARCHS = ("none", "turing", "ampere", "ada", "hopper", "blackwell")
 SIMD_TARGETS = ("emulated", "avx2", "avx512", "avx512_bf16")
@@ -95,7 +98,7 @@ class CProblem(Structure):
             (name, c_int32)
             for name in (
                 "bias_gate_up", "bias_down", "save_g_u", "recompute", "accumulate_dw",
-                "weights_static",
+                "save_dg_du", "weights_static",
             )
         ),
         ("alignment_bytes", c_int64),
@@ -354,7 +357,7 @@ def _problem(
         value = gate.code if field == "activation" else getattr(gate, field)
         setattr(problem.gate, field, value)
     for field, value in flags.items():
-        if field not in ("bias_gate_up", "bias_down", "save_g_u", "recompute", "weights_static"):
+        if field not in FLAGS:
             raise TypeError(f"{field}: no such flag")
         setattr(problem, field, int(value))
     return problem
@@ -376,8 +379,8 @@ def plan(
 ) -> PlanInfo:  # fmt: skip
     """What the library would run for M tokens, width D, hidden width H with contiguous operands.
 
-    ``flags``: ``bias_gate_up, bias_down, save_g_u, recompute, weights_static``. ``variant`` and
-    ``config`` force a choice. Raises ``InvalidArgument`` (a ``ValueError``) for a problem that is
+    ``flags``: ``bias_gate_up, bias_down, save_g_u, recompute, save_dg_du, weights_static``.
+    ``variant`` and ``config`` force a choice. Raises ``InvalidArgument`` (a ``ValueError``) for a problem that is
     not legal or a name that does not exist, ``Unsupported`` (a ``NotImplementedError``) where no
     variant takes it or the device is not there.
     """

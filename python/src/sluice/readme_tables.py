@@ -73,6 +73,8 @@ _FIELDS = {
     "dtype": _text_field("dtype", "dtype"),
     "gate": _text_field("gate", "gate"),
     "layout": _text_field("layout", "layout"),
+    "policy": _text_field("policy", "policy"),
+    "output": _text_field("output", "output"),
     "variant": _text_field("variant", "variant"),
     "config": _text_field("config", "config"),
     "policy": _text_field("policy", "policy"),

@@ -29,7 +29,7 @@ struct Scratch {
   View h;   // [M, H] x_dtype: kMlp, kMlpGrad
   View g;   // [M, H] fp32: kMlpGrad with recompute, not rounded
   View u;   // as g
-  View dg;  // [M, H] x_dtype: kMlpGrad
+  View dg;  // [M, H] x_dtype: kMlpGrad without save_dg_du
   View du;  // as dg
   std::size_t bytes = 0;
 };
@@ -53,8 +53,10 @@ Scratch lay_out(const Problem& p, void* payload) {
       take(s.g, p.h, DType::kF32);
       take(s.u, p.h, DType::kF32);
     }
-    take(s.dg, p.h, p.x_dtype);
-    take(s.du, p.h, p.x_dtype);
+    if (!p.save_dg_du) {
+      take(s.dg, p.h, p.x_dtype);
+      take(s.du, p.h, p.x_dtype);
+    }
   }
   s.bytes = cursor.used();
   return s;
@@ -237,27 +239,29 @@ class Launcher {
     const View x = view(Operand::kX);
     const View dy = view(Operand::kDy);
     const Scratch& s = scratch_;
+    const View dg = p_.save_dg_du ? view(Operand::kDg) : s.dg;
+    const View du = p_.save_dg_du ? view(Operand::kDu) : s.du;
     if (p_.recompute) SLUICE_TRY(gate_up(x, View{}, s.g, s.u));
     SLUICE_TRY(gate_grad(p_.recompute ? s.g : view(Operand::kG),
-                         p_.recompute ? s.u : view(Operand::kU), s.h, s.dg, s.du));
+                         p_.recompute ? s.u : view(Operand::kU), s.h, dg, du));
     if (const View dx = view(Operand::kDx); dx.base != nullptr) {
       GemmParams params;
       params.rows = p_.m;
       params.cols = p_.d;
       params.depth = p_.h;
       params.products = 2;
-      params.a[0] = s.dg;
-      params.a[1] = s.du;
+      params.a[0] = dg;
+      params.a[1] = du;
       params.b[0] = transposed(view(Operand::kWGate));
       params.b[1] = transposed(view(Operand::kWUp));
       params.out = dx;
       SLUICE_TRY(gemm(params, tile_));
     }
-    SLUICE_TRY(weight_grad(Operand::kDwGate, s.dg, p_.h, x, p_.d));
-    SLUICE_TRY(weight_grad(Operand::kDwUp, s.du, p_.h, x, p_.d));
+    SLUICE_TRY(weight_grad(Operand::kDwGate, dg, p_.h, x, p_.d));
+    SLUICE_TRY(weight_grad(Operand::kDwUp, du, p_.h, x, p_.d));
     SLUICE_TRY(weight_grad(Operand::kDwDown, dy, p_.d, s.h, p_.h));
-    SLUICE_TRY(bias_grad(Operand::kDbGate, s.dg, p_.h));
-    SLUICE_TRY(bias_grad(Operand::kDbUp, s.du, p_.h));
+    SLUICE_TRY(bias_grad(Operand::kDbGate, dg, p_.h));
+    SLUICE_TRY(bias_grad(Operand::kDbUp, du, p_.h));
     return bias_grad(Operand::kDbDown, dy, p_.d);
   }
 

@@ -15,7 +15,7 @@ using detail::refuse;
 // In x's type.
 struct Scratch {
   void* h;      // [M, H]
-  void* dg_du;  // [M, 2H]: dg, then du, in each row; with recompute first g and u
+  void* dg_du;  // [M, 2H]: dg, then du, in each row; null where they are operands
   std::size_t bytes;
 };
 
@@ -24,13 +24,14 @@ Scratch lay_out(const Problem& p, void* payload) {
   const std::int64_t bytes = p.m * p.h * size_bytes(p.x_dtype);
   Scratch s{};
   s.h = cursor.take(bytes);
-  s.dg_du = cursor.take(2 * bytes);
+  if (!p.save_dg_du) s.dg_du = cursor.take(2 * bytes);
   s.bytes = cursor.used();
   return s;
 }
 
-// One half of the rows of dg_du.
-Matrix half(const Call& call, Operand id, void* dg_du) {
+// dg or du: the operand, or one half of the rows of dg_du.
+Matrix hidden_grad(const Call& call, Operand id, void* dg_du) {
+  if (call.problem.save_dg_du) return call.at(id);
   Matrix matrix = call.dense(id, dg_du);
   const std::int64_t row_bytes = matrix.spec.layout.row_stride_bytes;
   matrix.spec.layout.row_stride_bytes = 2 * row_bytes;
@@ -54,7 +55,7 @@ Status weight_grads(const Call& call, const Tiling& own, const Matrix& dg, const
                : weight_grad(call, own, left, right, out);
   };
   if (call.library != nullptr && dw_gate.base != nullptr && stacked(dw_gate, dw_up) &&
-      library_takes_weight_grad(call, dw_gate)) {
+      side_by_side(dg, du) && library_takes_weight_grad(call, dw_gate)) {
     SLUICE_TRY(library_weight_grad(call, dg, x, dw_gate, true));
   } else {
     SLUICE_TRY(one(dg, x, dw_gate));
@@ -130,8 +131,8 @@ Status mlp_grad(const Call& call, const Tiling& grad_tiling, const Tiling& produ
                 void* payload) noexcept {
   const Problem& p = call.problem;
   const Scratch s = lay_out(p, payload);
-  const Matrix dg = half(call, Operand::kDg, s.dg_du);
-  const Matrix du = half(call, Operand::kDu, s.dg_du);
+  const Matrix dg = hidden_grad(call, Operand::kDg, s.dg_du);
+  const Matrix du = hidden_grad(call, Operand::kDu, s.dg_du);
   Matrix h = call.dense(Operand::kH, s.h);
   if (p.recompute) {
     SLUICE_TRY(gate_up(call, best_gate_up(call), h, dg, du));
@@ -142,7 +143,7 @@ Status mlp_grad(const Call& call, const Tiling& grad_tiling, const Tiling& produ
         gate_up_grad(call, grad_tiling, call.at(Operand::kG), call.at(Operand::kU), dg, du, h));
   }
   if (call.operands.dx != nullptr) {
-    SLUICE_TRY(call.library != nullptr && library_takes_input_grad(call)
+    SLUICE_TRY(call.library != nullptr && library_takes_input_grad(call, dg, du)
                    ? library_input_grad(call, dg)
                    : input_grad(call, product, dg, du));
   }

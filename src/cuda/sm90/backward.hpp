@@ -13,9 +13,9 @@ namespace sluice::cuda::sm90 {
 
 [[nodiscard]] std::size_t mlp_grad_payload_bytes(const Problem& problem) noexcept;
 
-/// g and u anew from x with `recompute`; dg, du and h; then what has a pointer: dx, the weights'
-/// gradients, the biases' gradients. `product` is the tiling of all plain products that cuBLASLt
-/// does not take.
+/// g and u anew from x with `recompute`, to where dg and du will lie; dg, du and h; then what has a
+/// pointer: dx, the weights' gradients, the biases' gradients. `product` is the tiling of all plain
+/// products that cuBLASLt does not take.
 Status mlp_grad(const Call& call, const Tiling& gate_up_grad, const Tiling& product,
                 void* payload) noexcept;
 

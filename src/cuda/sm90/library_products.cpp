@@ -34,8 +34,9 @@ Reason library_products_refusal(const Problem& p) noexcept {
   }
   const auto specs = operand_specs(p);
   const bool backward = p.op == Op::kMlpGrad;
-  for (const Operand id : {Operand::kH, Operand::kWDown, Operand::kY, Operand::kX, Operand::kDy,
-                           Operand::kWGate, Operand::kDx, Operand::kDwGate, Operand::kDwDown}) {
+  for (const Operand id :
+       {Operand::kH, Operand::kWDown, Operand::kY, Operand::kX, Operand::kDy, Operand::kWGate,
+        Operand::kDg, Operand::kDx, Operand::kDwGate, Operand::kDwDown}) {
     // The fused kernel reads what else mlp has.
     if ((id == Operand::kX || id == Operand::kWGate) && !backward) continue;
     const OperandSpec& spec = specs[static_cast<std::size_t>(id)];
@@ -72,8 +73,15 @@ bool stacked(const Matrix& first, const Matrix& second) noexcept {
                                                first.spec.rows * first.spec.layout.row_stride_bytes;
 }
 
-bool library_takes_input_grad(const Call& call) noexcept {
-  return stacked(call.at(Operand::kWGate), call.at(Operand::kWUp));
+bool side_by_side(const Matrix& first, const Matrix& second) noexcept {
+  const std::int64_t width = bytes_of(first.spec.dtype, first.spec.cols);
+  return evenly_strided(first.spec) && first.spec.layout == second.spec.layout &&
+         first.spec.layout.row_stride_bytes >= 2 * width &&
+         static_cast<const char*>(second.base) == static_cast<const char*>(first.base) + width;
+}
+
+bool library_takes_input_grad(const Call& call, const Matrix& dg, const Matrix& du) noexcept {
+  return stacked(call.at(Operand::kWGate), call.at(Operand::kWUp)) && side_by_side(dg, du);
 }
 
 Status library_input_grad(const Call& call, const Matrix& dg) noexcept {

@@ -13,9 +13,10 @@ namespace sluice::cuda::sm90 {
 /// y = h·Wdᵀ (+ bias).
 Status library_down(const Call& call, const Matrix& h) noexcept;
 
-/// Whether dx is one product: gate and up lie in one evenly strided [2H, D] matrix, so that they
-/// meet [dg, du], one [M, 2H] matrix. Two products would round a partial sum.
-[[nodiscard]] bool library_takes_input_grad(const Call& call) noexcept;
+/// Whether dx is one product: gate and up lie in one evenly strided [2H, D] matrix, dg and du in
+/// one [M, 2H] matrix. Two products would round a partial sum.
+[[nodiscard]] bool library_takes_input_grad(const Call& call, const Matrix& dg,
+                                            const Matrix& du) noexcept;
 /// dx = [dg, du]·[Wg; Wu], `dg` with du behind it in its rows.
 Status library_input_grad(const Call& call, const Matrix& dg) noexcept;
 
@@ -29,5 +30,7 @@ Status library_weight_grad(const Call& call, const Matrix& left, const Matrix& r
 
 /// Whether `second` is the lower half of one evenly strided matrix whose upper half is `first`.
 [[nodiscard]] bool stacked(const Matrix& first, const Matrix& second) noexcept;
+/// Whether `second` is the right half of one evenly strided matrix whose left half is `first`.
+[[nodiscard]] bool side_by_side(const Matrix& first, const Matrix& second) noexcept;
 
 }  // namespace sluice::cuda::sm90
