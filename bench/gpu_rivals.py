@@ -5,7 +5,8 @@
         python bench/gpu_rivals.py build/cuda CASE... --json bench/results/h200/rivals.json
 
 CASE is MxDxH:OP with OP one of gate_mul, gate_mul_grad, gate_up, gate_up_grad, mlp_train (forward,
-then backward), and further words: fp16, fp32, recompute, concat (of mlp_train's weights),
+then backward), and further words: fp16, fp32, recompute, concat (of mlp_train's weights), torch
+(mlp_train of Sluice by sluice.ops.mlp, where its Torch operators are built),
 silu(gate_multiplier=1.3), variant=NAME (of Sluice, forced). `--file FILE` adds the cases of a list in bench/problems that this program knows. Needs
 torch 2.11; of liger-kernel 0.8.5 and quack-kernels 0.6.5 what is installed is timed.
 

@@ -50,7 +50,8 @@ Expected<std::vector<Case>> cases_of(const Case& c, Pass pass) {
     out.push_back(c);
     out.back().problem.op = Op::kMlp;
     out.back().problem.save_g_u = !p.recompute;
-    out.back().problem.recompute = false;
+    out.back().problem.recompute = out.back().problem.save_dg_du = false;
+    out.back().in_place = false;
     SLUICE_TRY(place(out.back()));
   }
   out.push_back(c);

@@ -27,6 +27,7 @@ class Case:
     gate_multiplier: float = 1.0
     recompute: bool = False
     concat: bool = False  # the weights as halves of one tensor, their gradients too
+    torch: bool = False  # mlp_train of Sluice by its Torch operators
     variant: str | None = None  # of Sluice, forced
     device: str = "cuda"
 
@@ -75,7 +76,7 @@ def parse(text: str, operators: Any, device: str) -> Case | None:
     for word in rest.split(":") if rest else []:
         if word in DTYPES:
             case.dtype = word
-        elif word in ("recompute", "concat"):
+        elif word in ("recompute", "concat", "torch"):
             setattr(case, word, True)
         elif word.startswith("variant="):
             case.variant = word.split("=")[1]

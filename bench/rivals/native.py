@@ -31,10 +31,15 @@ class CWorkspace(Structure):
 class Operator:
     """One operator, planned; `bind` gives a run on tensors."""
 
-    def __init__(self, op: str, case: Case, **flags: bool) -> None:
+    def __init__(
+        self, op: str, case: Case, row_strides: dict[str, int] | None = None, **flags: bool
+    ) -> None:
+        """`row_strides`: bytes from row to row where they are not dense, by member of ``sluice_layouts``."""
         self.lib, self.error, self.plan = capi.library(), capi.CError(), capi.CPlan()
         self.cuda = case.device == "cuda"
         problem = capi._problem(op, case.m, case.d, case.h, case.dtype, None, case.gate, flags)
+        for name, stride in (row_strides or {}).items():
+            getattr(problem.layout, name).row_stride_bytes = stride
         device = capi._device("cuda:0" if self.cuda else "cpu")
         plan, options = byref(self.plan), capi._options(case.variant, None, 0)
         self.check(

@@ -24,21 +24,41 @@ def own_candidate(case: Case, inputs: Tensors, dy: torch.Tensor) -> Candidate:
     if case.concat:
         grads["dw_gate"], grads["dw_up"] = case.empty(2 * case.h, case.d).chunk(2)
     y = torch.empty_like(dy)
-    g, u = (None, None) if case.recompute else (case.empty(case.m, case.h), case.empty(case.m, case.h))
-    forward = Operator("mlp", case, save_g_u=not case.recompute)
-    backward = Operator("mlp_grad", case, recompute=case.recompute, weights_static=False)
-    steps = (
-        forward.bind(y=y, g=g, u=u, **inputs),
-        backward.bind(x=inputs["x"], dy=dy, g=g, u=u, **weights, **grads),
+    g_u = case.empty(case.m, 2 * case.h)  # g, then u in each row; later dg and du
+    g, u = g_u.chunk(2, dim=1)
+    halves = {name: g_u.stride(0) * g_u.element_size() for name in ("g_u", "dg_du")}
+    saved = {} if case.recompute else {"g": g, "u": u}
+    forward = Operator("mlp", case, halves, save_g_u=not case.recompute)
+    backward = Operator(
+        "mlp_grad", case, halves, recompute=case.recompute, save_dg_du=True, weights_static=False
     )
-    kept = [t for t in (y, g, u, *grads.values()) if t is not None]
-    size = sum(t.numel() * t.element_size() for t in kept)
+    steps = (
+        forward.bind(y=y, **saved, **inputs),
+        backward.bind(x=inputs["x"], dy=dy, dg=g, du=u, **saved, **weights, **grads),
+    )
+    size = sum(t.numel() * t.element_size() for t in (y, g_u, *grads.values()))
     size += max(forward.workspace_bytes, backward.workspace_bytes)
     config = forward.config + " " + backward.config
     outputs = {"y": y, **grads}
     return Candidate(
         "sluice", [lambda: [step() for step in steps]], lambda: outputs, backward.variant, config, size
     )
+
+
+def torch_candidate(case: Case, inputs: Tensors, dy: torch.Tensor) -> Candidate:
+    """As a PyTorch program calls it: needs the Torch operators, and its memory is the allocator's as the
+    rivals' is."""
+    from sluice import ops, plan
+
+    made = autograd_candidate(
+        "sluice", "", lambda *t: ops.mlp(*t, recompute=case.recompute), inputs, dy
+    )
+    if made is None:
+        raise RuntimeError("sluice.ops.mlp does not run here")
+    device = "cuda:0" if case.device == "cuda" else "cpu"
+    fused = plan(case.m, case.d, case.h, op="gate_up_grad", dtype=case.dtype, device=device)
+    made.variant, made.config = fused.variant, "sluice.ops.mlp: " + fused.config
+    return made
 
 
 def autograd_candidate(
@@ -142,6 +162,7 @@ def mlp_train(case: Case) -> Setup:
         merged = torch.stack([inputs["w_gate"], inputs["w_up"]], dim=1).reshape(2 * h, d)
         theirs = {"x": inputs["x"], "w_gate_up": merged, "w_down": inputs["w_down"]}
         rivals.append(autograd_candidate("quack", "autotuned", mlp, theirs, dy))
-    candidates = [own_candidate(case, inputs, dy), *(r for r in rivals if r is not None)]
+    own = torch_candidate if case.torch else own_candidate
+    candidates = [own(case, inputs, dy), *(r for r in rivals if r is not None)]
     flops = (22.0 if case.recompute else 18.0) * m * d * h
     return Setup(flops, 2.0 * (6 * d * h + 4 * m * d), candidates, exact_of(case, inputs, dy))

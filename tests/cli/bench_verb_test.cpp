@@ -235,6 +235,10 @@ TEST(Bench, Passes) {
     EXPECT_DOUBLE_EQ(results["rows"][0]["tflops"],
                      work / results["rows"][0]["us"].get<double>() * 1e-6);
   }
+  EXPECT_EQ(sluice({"bench", "4x64x96:mlp_grad:save_dg_du:in_place", "--pass", "full", "--quick",
+                    "--device", "cpu"})
+                .code,
+            0);
   EXPECT_EQ(sluice({"bench", "4x64x96:down", "--pass", "bwd", "--device", "cpu"}).code, 2);
   EXPECT_EQ(sluice({"bench", "4x64x96", "--pass", "sideways"}).code, 2);
   const Outcome decode =

@@ -187,7 +187,8 @@ TEST_P(PerOp, IntegersAreExact) {
 
 TEST_P(PerOp, SpecialValues) {
   for (const std::string types : {"bf16", "fp16", "fp32"}) {
-    for (const std::string gate : {"silu", "gelu_erf", "clamped_swiglu", "relu"}) {
+    for (const std::string gate :
+         {"silu", "gelu_tanh", "gelu_erf", "relu", "sigmoid", "identity", "clamped_swiglu"}) {
       EXPECT_GT(
           verify_everywhere("33x24x40:" + GetParam() + ":" + types + ":" + gate + ":fill=special"),
           0);
