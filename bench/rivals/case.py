@@ -91,9 +91,13 @@ def parse(text: str, operators: Any, device: str) -> Case | None:
     return case if case.op else None
 
 
-def sampled(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def samples_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Tokens of [M, ..], hidden units of weight gradients: each needs few rows of fp64."""
-    return (tensor[:, :SAMPLES] if name == "dw_down" else tensor[:SAMPLES]).double()
+    return tensor[:, :SAMPLES] if name == "dw_down" else tensor[:SAMPLES]
+
+
+def sampled(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    return samples_of(name, tensor).double()
 
 
 def gate64(case: Case, g: torch.Tensor, u: torch.Tensor, dh: torch.Tensor) -> Tensors:

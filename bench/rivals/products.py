@@ -11,6 +11,7 @@ import torch
 from rivals.case import Candidate, Case, Run, Setup, gate64, sampled
 from rivals.native import Operator
 
+
 def quack() -> Any:
     """QuACK's GEMMs, and the configurations that its autotuner tries on Hopper for gated epilogues; None
     where it is not installed."""
