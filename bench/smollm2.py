@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """SmolLM2-135M-Instruct in bf16 on two CPU threads, as transformers runs it and with sluice.patch: a
-token of a generation, what the MLPs take of it, a prompt of 512 tokens.
+token of a generation, a prompt of 512 tokens, and what the MLPs take of each.
 
     python bench/smollm2.py bench/results/cpu/smollm2_torch.json
 
-One process, the two in turns, patched and undone; after a round of each that does not count. The whole
-runs again with GOMP_SPINCOUNT=2000, which ends the spinning of Torch's threads between its operators
-(docs/python.md): rows of that run say so in ``config``. Needs python/requirements-torch.txt and
-python/requirements-model.txt."""
+One process, the two in turns, patched and undone; after a round of each that does not count. Both
+compute on Torch's threads. Needs python/requirements-torch.txt and python/requirements-model.txt."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -29,7 +25,13 @@ PROMPT, NEW_TOKENS = 32, 64
 LONG_PROMPT = 512
 D, H, LAYERS = 576, 1536, 30
 MODEL = "SmolLM2-135M-Instruct"
-SPIN = ("", "GOMP_SPINCOUNT=2000")  # what a run has in its environment
+# What is timed, as operator, pass and tokens of a row: a token, the MLPs in it, a prompt, those in it.
+CASES = {
+    "token": ("e2e", "decode", 1),
+    "token_mlps": ("mlp", "decode", 1),
+    "prompt": ("e2e", "prefill", LONG_PROMPT),
+    "prompt_mlps": ("mlp", "prefill", LONG_PROMPT),
+}
 
 
 @contextmanager
@@ -59,7 +61,7 @@ def timed(modules: list[Any]) -> Iterator[list[float]]:
 
 
 def measure(rounds: int) -> dict[str, list[list[float]]]:
-    """Microseconds of [Sluice's, eager's] rounds: of a token, of the MLPs in it, of a long prompt."""
+    """Microseconds of [Sluice's, eager's] rounds, by what CASES names."""
     import torch
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -88,46 +90,46 @@ def measure(rounds: int) -> dict[str, list[list[float]]]:
         steps = NEW_TOKENS - 1
         return (whole - one) / steps * 1e6, (all_[0] - first[0]) / steps * 1e6
 
-    def prefill() -> float:
-        begin = time.perf_counter()
-        model(ids[:, :LONG_PROMPT], logits_to_keep=1)
-        return (time.perf_counter() - begin) * 1e6
+    def prefill() -> tuple[float, float]:
+        with timed(mlps) as spent:
+            begin = time.perf_counter()
+            model(ids[:, :LONG_PROMPT], logits_to_keep=1)
+            whole = time.perf_counter() - begin
+        return whole * 1e6, spent[0] * 1e6
 
-    samples: dict[str, list[list[float]]] = {name: [[], []] for name in ("token", "mlps", "prompt")}
+    samples: dict[str, list[list[float]]] = {name: [[], []] for name in CASES}
     with torch.inference_mode():
         for turn in range(rounds + 1):
             for who in (0, 1) if turn % 2 else (1, 0):
                 patched = sluice.patch(model, weights_static=True) if who == 0 else None
-                token, in_mlps = generation()
-                prompt = prefill()
+                times = (*generation(), *prefill())
                 if patched is not None:
                     assert len(patched.patched) == LAYERS, patched
                     patched.undo()
                 if turn > 0:
-                    for name, value in zip(samples, (token, in_mlps, prompt)):
+                    for name, value in zip(samples, times):
                         samples[name][who].append(value)
     return samples
 
 
-def rows(samples: dict[str, list[list[float]]], spin: str) -> list[dict[str, Any]]:
+def rows(samples: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
     """Rows of the results file."""
     import sluice
 
     made = []
     for name, (ours, theirs) in samples.items():
-        m = LONG_PROMPT if name == "prompt" else 1
+        op, pass_, m = CASES[name]
         planned = sluice.plan(m, D, H)
         ordered, base = sorted(ours), statistics.median(theirs)
         us = statistics.median(ordered)
         made.append({
-            "op": "mlp" if name == "mlps" else "e2e", "pass": "prefill" if name == "prompt" else "decode",
-            "model": MODEL, "m": m, "d": D, "h": H, "dtype": "bf16", "gate": "silu",
+            "op": op, "pass": pass_, "model": MODEL, "m": m, "d": D, "h": H, "dtype": "bf16", "gate": "silu",
             "layout": "separate", "variant": planned.variant, "us": us,
             "us_p10": ordered[len(ordered) // 10], "us_p90": ordered[len(ordered) * 9 // 10],
             "tflops": LAYERS * planned.flops / us * 1e-6,
             "gbps": LAYERS * planned.bytes_moved / us * 1e-3, "roof_fraction": None,
             "baseline": "torch_eager", "baseline_us": base, "ratio": base / us, "extra_bytes": None,
-            "peak_bytes": None, "rel_err": None, "config": spin or planned.config,
+            "peak_bytes": None, "rel_err": None, "config": planned.config,
             "threads": THREADS, "tp": 1,
         })  # fmt: skip
     return made
@@ -152,21 +154,10 @@ def meta(command: str) -> dict[str, Any]:
 def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("json", type=Path, nargs="?")
+    parser.add_argument("json", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.worker:
-        print(json.dumps(measure(arguments.rounds)))
-        return 0
-    if arguments.json is None:
-        parser.error("a file for the results is wanted")
-    made: list[dict[str, Any]] = []
-    for spin in SPIN:
-        environment = {**os.environ, **dict(s.split("=") for s in [spin] if s)}
-        command = [sys.executable, __file__, "--worker", "--rounds", str(arguments.rounds)]
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
-        made += rows(json.loads(done.stdout.splitlines()[-1]), spin)
+    made = rows(measure(arguments.rounds))
     for r in made:
         print(f"{r['op']:<4} {r['pass']:<8} M={r['m']:<4} {r['us']:10.0f} us  eager "
               f"{r['baseline_us']:10.0f}  {r['ratio']:.3f}x  {r['config']}")  # fmt: skip

@@ -65,6 +65,21 @@ class SLUICE_EXPORT Log {
   virtual void write(const char* line) const noexcept = 0;
 };
 
+/// The caller's threads, for CPU plans: a program that has a pool of its own (OpenMP's, a
+/// framework's) lends it, so that two pools do not contend for the cores.
+///
+/// parallel_for(user, count, body, work) calls body(work, i), at most once for each i in [0,
+/// count), and returns when the calls that it made have returned. They may run at once, on any
+/// threads, the caller's own included, or one after another: none waits for one that has not begun,
+/// and run() does what is left out. What precedes parallel_for happens before each call, and each
+/// call before its return. Called any number of times a run, on run()'s thread; must be callable
+/// while a plan lives, and must not throw. body does not throw, and needs 128 KiB of stack.
+struct Executor {
+  void (*parallel_for)(void* user, int count, void (*body)(void* work, int i),
+                       void* work) = nullptr;  ///< null for the library's own threads
+  void* user = nullptr;
+};
+
 /// Optional wishes. Views must live until plan() returns.
 struct Options {
   const char* variant = nullptr;    ///< force this variant by name ("cpu.simd"); null to choose
@@ -72,6 +87,7 @@ struct Options {
   const TuneTable* tune = nullptr;  ///< null to use the heuristic alone
   int threads = 0;           ///< CPU: at most this many threads; 0 for all of Device::threads
   const Log* log = nullptr;  ///< null for silence
+  Executor executor{};       ///< CPU: whose threads; the library's own by default
 };
 
 /// A named set of kernel parameters. The payload belongs to the variant.
@@ -88,6 +104,7 @@ struct Plan {
   const detail::Variant* variant = nullptr;
   ChoiceSource source = ChoiceSource::kHeuristic;
   int threads = 1;                  ///< CPU: threads that run() will use
+  Executor executor{};              ///< CPU: whose
   std::size_t workspace_bytes = 0;  ///< what run() needs: 0, or a multiple of 256
 
   [[nodiscard]] SLUICE_EXPORT const char* variant_name() const noexcept;
@@ -125,13 +142,13 @@ using Stream = void*;
 ///
 /// CUDA: enqueues on `stream` and returns; neither allocates nor synchronises nor reads the
 /// environment, so it can be captured in a graph; the plan's device is made current and the
-/// caller's restored. CPU: returns when the outputs are written; the first call starts the worker
-/// threads. The same plan and inputs give the same bits, for any thread count and on every call. m
-/// = 0 succeeds without a launch and reads no pointer. Aliasing: an output may overlap nothing,
-/// with three exceptions that must match exactly, base and layout: y with residual, dg with g, and
-/// du with u. Errors: kInvalidArgument for a null or misaligned pointer, overlapping outputs or a
-/// workspace that is too small or misaligned; kDevice where the launch fails. Nothing is launched
-/// on error. Thread-safe; concurrent calls need a workspace each.
+/// caller's restored. CPU: returns when the outputs are written; the first call without an executor
+/// starts the worker threads. The same plan and inputs give the same bits, for any thread count and
+/// on every call. m = 0 succeeds without a launch and reads no pointer. Aliasing: an output may
+/// overlap nothing, with three exceptions that must match exactly, base and layout: y with
+/// residual, dg with g, and du with u. Errors: kInvalidArgument for a null or misaligned pointer,
+/// overlapping outputs or a workspace that is too small or misaligned; kDevice where the launch
+/// fails. Nothing is launched on error. Thread-safe; concurrent calls need a workspace each.
 SLUICE_EXPORT Status run(const Plan& plan, const Operands& operands, Workspace workspace,
                          Stream stream) noexcept;
 

@@ -192,6 +192,15 @@ typedef int32_t (*sluice_tune_find)(void* user, const sluice_problem* problem,
 /// not throw or longjmp.
 typedef void (*sluice_log_write)(void* user, const char* line);
 
+/// Lends a CPU plan the caller's threads: calls body(work, i), at most once for each i in
+/// [0, count), and returns when the calls that it made have returned. They may run at once, on any
+/// threads, or one after another; sluice_run does what is left out. What precedes it happens before
+/// each call, and each call before its return. Called any number of times a run, on sluice_run's
+/// thread; callable while a plan lives; must not throw or longjmp. body does neither, and needs 64
+/// KiB of stack.
+typedef void (*sluice_parallel_for)(void* user, int32_t count, void (*body)(void* work, int32_t i),
+                                    void* work);
+
 /// Optional wishes; all zero but struct_size is the default.
 typedef struct sluice_options {
   size_t struct_size;
@@ -203,6 +212,8 @@ typedef struct sluice_options {
   int32_t reserved;            ///< 0
   sluice_log_write log_write;  ///< null for silence
   void* log_user;
+  sluice_parallel_for parallel_for;  ///< CPU: null for the library's own threads
+  void* parallel_user;
 } sluice_options;
 
 /// Pointers into the plan's device, null where the operator does not use one. Shapes: rows follow

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan_cache.hpp"
 
+#include <pthread.h>
+#include <torch/csrc/stable/c/shim.h>
+
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -46,12 +50,39 @@ struct Hash {
   }
 };
 
+std::atomic<bool> forked{false};  // this process is a child of the one that loaded the operators
+const bool told_of_forks = pthread_atfork(nullptr, nullptr, [] { forked = true; }) == 0;
+
+// Torch's own threads, as a sluice_parallel_for. After each of its operators they spin for
+// milliseconds: a second pool would have to share the cores with them. Inside a parallel region of
+// Torch, the calling thread alone. What is left out here is done by sluice_run's thread: all, where
+// Torch refuses, and in a forked child, which would wait for libgomp's lost threads for ever.
+void on_torch_threads(void* /*user*/, std::int32_t count, void (*body)(void*, std::int32_t),
+                      void* work) {
+  if (!told_of_forks || forked) return;
+  struct Call {
+    void (*body)(void*, std::int32_t);
+    void* work;
+  } call{body, work};
+  constexpr std::int64_t kGrain = 1;  // as many threads as there are calls
+  static_cast<void>(torch_parallel_for(
+      0, count, kGrain,
+      [](std::int64_t begin, std::int64_t end, void* context) {
+        const auto& each = *static_cast<const Call*>(context);
+        for (std::int64_t i = begin; i < end; ++i) {
+          each.body(each.work, static_cast<std::int32_t>(i));
+        }
+      },
+      &call));
+}
+
 std::shared_ptr<const Prepared> make(const Key& key) {
   auto made = std::make_shared<Prepared>();
   sluice_error error{};
   sluice_options options{};
   options.struct_size = sizeof(options);
   options.threads = key.threads;
+  options.parallel_for = on_torch_threads;
   check(sluice_plan_init(&made->plan, &key.problem, &device_of(key.place), &options, &error),
         error);
   made->workspace_bytes = sluice_plan_workspace_bytes(&made->plan);

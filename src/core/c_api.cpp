@@ -110,7 +110,8 @@ sluice_status with_arguments(const sluice_problem* problem, const sluice_device*
                      .config = options.config,
                      .tune = options.tune_find == nullptr ? nullptr : &table,
                      .threads = options.threads,
-                     .log = options.log_write == nullptr ? nullptr : &log});
+                     .log = options.log_write == nullptr ? nullptr : &log,
+                     .executor = {options.parallel_for, options.parallel_user}});
 }
 
 std::string explanation_text(const Explanation& why) {

@@ -36,26 +36,34 @@ inline sluice_status finish(const Status& status, sluice_error* error) noexcept 
   return status ? done(error) : report(status.error(), error);
 }
 
+/// Bytes of the first version of a struct with struct_size; a grown one names its first new member.
+template <class T>
+inline constexpr std::size_t kFirstBytes = sizeof(T);
+template <>
+inline constexpr std::size_t kFirstBytes<sluice_options> = offsetof(sluice_options, parallel_for);
+
 // Reads a caller's struct of an older, equal or newer version. Members that this library does not
-// know must be zero, which every later version will define as "as before".
+// know must be zero, which every later version will define as "as before"; so are those that the
+// caller does not have.
 template <class T>
 [[nodiscard]] Expected<T> read(const T* given, const char* name) {
   if (given == nullptr) return invalid_null(name);
   std::size_t size = 0;
   std::memcpy(&size, given, sizeof(size));
-  if (size < sizeof(T)) {
+  if (size < kFirstBytes<T>) {
     return make_error(ErrorCode::kInvalidArgument, "%s: struct_size is %zu, wanted at least %zu",
-                      name, size, sizeof(T));
+                      name, size, kFirstBytes<T>);
   }
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
   const auto is_set = [](unsigned char byte) { return byte != 0; };
-  if (std::any_of(bytes + sizeof(T), bytes + size, is_set)) {
+  const std::size_t known = std::min(size, sizeof(T));
+  if (std::any_of(bytes + known, bytes + size, is_set)) {
     return make_error(ErrorCode::kUnsupported,
                       "%s: sets a member that Sluice %s does not know (struct_size %zu, known %zu)",
                       name, SLUICE_VERSION, size, sizeof(T));
   }
-  T value;
-  std::memcpy(&value, given, sizeof(T));
+  T value{};
+  std::memcpy(&value, given, known);
   return value;
 }
 

@@ -159,6 +159,7 @@ Expected<Plan> make_plan(const Problem& problem, const Device& device, const Opt
   plan.config = choice->config;
   plan.source = choice->source;
   plan.threads = threads_of(device, options);
+  plan.executor = options.executor;
   const std::size_t payload = problem.m == 0 ? 0 : choice->variant->payload_bytes(plan);
   // A whole number of alignment units, as aligned_alloc wants it.
   const std::size_t units = (payload + kWorkspaceAlignment - 1) / kWorkspaceAlignment;

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "cpu/engine.hpp"
-#include "cpu/thread_pool.hpp"
 #include "cpu/tile_rows.hpp"
 
 namespace sluice::cpu {
@@ -60,7 +59,7 @@ void hidden_grads(const Engine& e, const HiddenGrads& out) {
                     .k = p.d};
   const Blocking& blocking = e.schedule.dh;
   const std::int64_t panels = ceil_div(p.h, e.panel_width());
-  parallel_for(e.threads, blocking.tasks(), [&](std::int64_t task, int worker) {
+  parallel_for(e.team, blocking.tasks(), [&](std::int64_t task, int worker) {
     const Block block = block_of(blocking, task, p.m, panels);
     const Scratch scratch = e.scratch(worker);
     if (p.recompute) {
@@ -166,7 +165,7 @@ void outer_grads(const Engine& e, const HiddenGrads& hidden) {
   std::int64_t tasks = 0;
   for (Job& job : jobs) job.begin = tasks, tasks += job.tasks();
   for (ColumnSum& sum : sums) sum.begin = tasks, tasks += sum.tasks();
-  parallel_for(e.threads, tasks, [&](std::int64_t task, int worker) {
+  parallel_for(e.team, tasks, [&](std::int64_t task, int worker) {
     for (const Job& job : jobs) {
       const std::int64_t own = task - job.begin;
       if (own >= 0 && own < job.tasks()) return run_job(e, job, own, e.scratch(worker));

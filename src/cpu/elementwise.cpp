@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "cpu/engine.hpp"
-#include "cpu/thread_pool.hpp"
 
 namespace sluice::cpu {
 namespace {
@@ -44,7 +43,7 @@ void all_chunks(const Engine& e, const Kind& kind) {
   const std::int64_t chunks = ceil_div(e.problem.h, kChunk);
   const std::int64_t total = e.problem.m * chunks;
   const std::int64_t each = std::max<std::int64_t>(1, kTaskElems / std::min(kChunk, e.problem.h));
-  parallel_for(e.threads, ceil_div(total, each), [&](std::int64_t task, int) {
+  parallel_for(e.team, ceil_div(total, each), [&](std::int64_t task, int) {
     for (std::int64_t i = task * each; i < std::min((task + 1) * each, total); ++i) {
       const std::int64_t col = i % chunks * kChunk;
       kind.chunk(e, i / chunks, col, std::min(kChunk, e.problem.h - col));

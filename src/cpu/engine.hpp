@@ -9,6 +9,7 @@
 #include "cpu/gemm.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/matrix.hpp"
+#include "cpu/thread_pool.hpp"
 #include "sluice/plan.hpp"
 
 namespace sluice::cpu {
@@ -19,7 +20,7 @@ struct Engine {
         schedule(make_schedule(plan, target)),
         kernels(cpu::kernels(target)),
         io(kernels.row),
-        threads(schedule.threads),
+        team{schedule.threads, plan.executor},
         payload(static_cast<char*>(payload_base)) {
     const auto specs = operand_specs(problem);
     for (std::size_t i = 0; i < specs.size(); ++i) matrices[i] = matrix_of(specs[i], operands);
@@ -43,7 +44,7 @@ struct Engine {
   Schedule schedule;
   Kernels kernels;
   RowIo io;
-  int threads;
+  Team team;
   char* payload;
   std::array<Matrix, kOperandCount> matrices;
 };

@@ -5,7 +5,6 @@
 #include <array>
 
 #include "cpu/engine.hpp"
-#include "cpu/thread_pool.hpp"
 
 namespace sluice::cpu {
 namespace {
@@ -134,7 +133,7 @@ Lines Forward::lines(int phase, std::int64_t task) const {
 // gate_up without a gap, as its weights depend on nothing.
 Lines Forward::lines_with_ahead(int phase, std::int64_t task) const {
   Lines out = lines(phase, task);
-  std::int64_t next = task + e_.threads;
+  std::int64_t next = task + e_.team.threads;
   if (phase == 1 && next >= tasks_[1]) phase = 2, next -= tasks_[1];
   const bool there = next < tasks_[static_cast<std::size_t>(phase)];
   const Matrix& w = e_.matrix(phase == 1 ? Operand::kWGate : Operand::kWDown);
@@ -229,7 +228,7 @@ void Forward::down(std::int64_t task) const {
 void forward_dots(const Engine& e) noexcept {
   const Forward forward(e);
   parallel_phases(
-      e.threads, 1, forward.tasks(),
+      e.team, 1, forward.tasks(),
       [&](std::int64_t, int phase, std::int64_t task, int) { forward.run(phase, task); },
       [&](std::int64_t, int phase, std::int64_t task) { forward.prefetch(phase, task); });
 }

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "cpu/engine.hpp"
-#include "cpu/thread_pool.hpp"
 
 namespace sluice::cpu {
 namespace {
@@ -318,7 +317,7 @@ void Forward::gate_up(std::int64_t task, int worker) const {
   };
   const WeightRows rows = rows_of(block);
   const Scratch scratch = e_.scratch(worker);
-  multiply_rows(e_, rows, rows_of(block + e_.threads), x_, range, p_.d, scratch);
+  multiply_rows(e_, rows, rows_of(block + e_.team.threads), x_, range, p_.d, scratch);
 
   const std::int64_t n = rows.count;
   float* const g = scratch.c;
@@ -373,8 +372,8 @@ void Forward::down(std::int64_t task, int worker) const {
   };
   const WeightRows rows = rows_of(block);
   const Scratch scratch = e_.scratch(worker);
-  multiply_rows(e_, rows, rows_of(block + e_.threads), p_.op == Op::kDown ? x_ : h_, range, p_.h,
-                scratch);
+  multiply_rows(e_, rows, rows_of(block + e_.team.threads), p_.op == Op::kDown ? x_ : h_, range,
+                p_.h, scratch);
   alignas(64) float bias[kMaxForwardRows];
   load_vector(e_, Operand::kBDown, rows.first, rows.count, bias);
   each_token(scratch.c, range, rows.count, [&](std::int64_t token, float* values) {
@@ -388,7 +387,7 @@ void forward_gemm(const Engine& e) noexcept {
   const Schedule& s = e.schedule;
   const std::int64_t passes = ceil_div(e.problem.m, s.pass_rows);
   const PhaseTasks tasks = {s.pack_tasks, s.gate_up.tasks(), s.down.tasks()};
-  parallel_phases(e.threads, passes, tasks,
+  parallel_phases(e.team, passes, tasks,
                   [&](std::int64_t pass, int phase, std::int64_t task, int worker) {
                     const std::int64_t first = pass * s.pass_rows;
                     const Forward forward(e, first, std::min(s.pass_rows, e.problem.m - first));

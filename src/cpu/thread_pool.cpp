@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "cpu/float_mode.hpp"
+
 namespace sluice::cpu {
 namespace {
 
@@ -146,6 +148,17 @@ void ThreadPool::region(int threads, RegionBody body) noexcept {
     wait_while(finished_, done);
   }
   busy_.store(false, std::memory_order_release);
+}
+
+void region(const Team& team, int participants, RegionBody body) noexcept {
+  const Executor& executor = team.executor;
+  if (executor.parallel_for == nullptr) return ThreadPool::instance().region(participants, body);
+  const auto take_part = [](void* work, int participant) {
+    const DefaultFloatMode mode;  // the pool's threads were started in it, the caller's may not be
+    (*static_cast<const RegionBody*>(work))(participant);
+  };
+  executor.parallel_for(executor.user, participants, take_part, &body);
+  body(0);  // takes what the executor left out: as a rule nothing
 }
 
 }  // namespace sluice::cpu

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process-wide worker threads of the CPU engine. Work is a region: a function that every
-// participant calls once and that takes tasks from a shared counter until none is left. Whoever
-// takes part, the work gets done, so a region never waits for a thread that has not started on it.
+// The threads of the CPU engine: the caller's, where the plan has an executor, else a process-wide
+// pool. Work is a region: a function that every participant calls once and that takes tasks from a
+// shared counter until none is left. Whoever takes part, the work gets done, so a region never
+// waits for a thread that has not started on it.
 #pragma once
 
 #include <pthread.h>
@@ -11,6 +12,8 @@
 #include <atomic>
 #include <cstdint>
 #include <type_traits>
+
+#include "sluice/plan.hpp"
 
 namespace sluice::cpu {
 
@@ -76,10 +79,20 @@ class ThreadPool {
   std::array<pthread_t, kMaxThreads> threads_{};
 };
 
-/// Calls body(task, worker) for every task in [0, tasks), each once, on up to `threads` threads.
-/// worker < threads, and no two bodies with the same worker run at once.
+/// Who may take part in a call's regions.
+struct Team {
+  int threads = 1;      ///< at most so many
+  Executor executor{};  ///< whose; the pool's where it is empty
+};
+
+/// A region of up to `participants` of the team's threads, with the promises of ThreadPool::region;
+/// whose threads they are, they compute in the default float mode.
+void region(const Team& team, int participants, RegionBody body) noexcept;
+
+/// Calls body(task, worker) for every task in [0, tasks), each once, on up to team.threads threads.
+/// worker < team.threads, and no two bodies with the same worker run at once.
 template <class Body>
-void parallel_for(int threads, std::int64_t tasks, const Body& body) noexcept {
+void parallel_for(const Team& team, std::int64_t tasks, const Body& body) noexcept {
   std::atomic<std::int64_t> next{0};
   const auto share = [&](int worker) {
     for (std::int64_t task = next.fetch_add(1, std::memory_order_relaxed); task < tasks;
@@ -87,9 +100,9 @@ void parallel_for(int threads, std::int64_t tasks, const Body& body) noexcept {
       body(task, worker);
     }
   };
-  const auto limit = static_cast<int>(tasks < threads ? tasks : threads);
+  const auto limit = static_cast<int>(std::min<std::int64_t>(tasks, team.threads));
   if (limit <= 1) return share(0);
-  ThreadPool::instance().region(limit, RegionBody(share));
+  region(team, limit, RegionBody(share));
 }
 
 /// Whether `count`, which only grows, has reached `target`. Differences stay below 2^31, so the
@@ -107,13 +120,13 @@ void await_count(const std::atomic<std::uint32_t>& count, std::uint32_t target) 
 using PhaseTasks = std::array<std::int64_t, 3>;
 
 /// One region for `rounds` times three phases: calls body(round, phase, task, worker) for every
-/// task of every phase, each once, on up to `threads` threads. No task of a phase begins before all
-/// tasks of the phases before it have ended, and it sees what they wrote. Nobody waits for a thread
-/// that has taken no task: a late or missing worker holds up nothing. Who has to wait first calls
-/// prepare(round, phase, task), which may do whatever does not depend on the phases before.
+/// task of every phase, each once, on up to team.threads threads. No task of a phase begins before
+/// all tasks of the phases before it have ended, and it sees what they wrote. Nobody waits for a
+/// thread that has taken no task: a late or missing worker holds up nothing. Who has to wait first
+/// calls prepare(round, phase, task), which may do whatever does not depend on the phases before.
 template <class Body, class Prepare>
-void parallel_phases(int threads, std::int64_t rounds, const PhaseTasks& tasks, const Body& body,
-                     const Prepare& prepare) noexcept {
+void parallel_phases(const Team& team, std::int64_t rounds, const PhaseTasks& tasks,
+                     const Body& body, const Prepare& prepare) noexcept {
   const std::int64_t each = tasks[0] + tasks[1] + tasks[2];
   std::atomic<std::int64_t> next{0};
   std::atomic<std::uint32_t> done{0};
@@ -139,15 +152,15 @@ void parallel_phases(int threads, std::int64_t rounds, const PhaseTasks& tasks, 
     }
   };
   const std::int64_t widest = std::max({tasks[0], tasks[1], tasks[2]});
-  const auto limit = static_cast<int>(std::min<std::int64_t>(widest, threads));
+  const auto limit = static_cast<int>(std::min<std::int64_t>(widest, team.threads));
   if (limit <= 1) return share(0);
-  ThreadPool::instance().region(limit, RegionBody(share));
+  region(team, limit, RegionBody(share));
 }
 
 template <class Body>
-void parallel_phases(int threads, std::int64_t rounds, const PhaseTasks& tasks,
+void parallel_phases(const Team& team, std::int64_t rounds, const PhaseTasks& tasks,
                      const Body& body) noexcept {
-  parallel_phases(threads, rounds, tasks, body, [](std::int64_t, int, std::int64_t) {});
+  parallel_phases(team, rounds, tasks, body, [](std::int64_t, int, std::int64_t) {});
 }
 
 }  // namespace sluice::cpu

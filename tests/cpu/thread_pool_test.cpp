@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "executors.hpp"
+
 namespace sluice::cpu {
 namespace {
 
@@ -20,7 +22,7 @@ TEST(ThreadPool, DoesEveryTaskOnce) {
   for (const int threads : {1, 2, 3, 8}) {
     for (const std::int64_t tasks : {0, 1, 2, 7, 64, 1000}) {
       std::vector<std::atomic<int>> done(static_cast<std::size_t>(tasks));
-      parallel_for(threads, tasks,
+      parallel_for(Team{threads}, tasks,
                    [&](std::int64_t task, int) { ++done[static_cast<std::size_t>(task)]; });
       for (const auto& count : done) ASSERT_EQ(count.load(), 1);
     }
@@ -32,7 +34,7 @@ TEST(ThreadPool, GivesEachWorkerNumberToOneThreadAtATime) {
   std::array<std::atomic<int>, kThreads> inside{};
   std::atomic<int> clashes{0};
   for (int round = 0; round < 200; ++round) {
-    parallel_for(kThreads, 64, [&](std::int64_t, int worker) {
+    parallel_for(Team{kThreads}, 64, [&](std::int64_t, int worker) {
       ASSERT_GE(worker, 0);
       ASSERT_LT(worker, kThreads);
       auto& mine = inside[static_cast<std::size_t>(worker)];
@@ -46,7 +48,7 @@ TEST(ThreadPool, GivesEachWorkerNumberToOneThreadAtATime) {
 TEST(ThreadPool, UsesOtherThreads) {
   // Two tasks that each wait for the other can only end on two threads.
   std::atomic<int> arrived{0};
-  parallel_for(2, 2, [&](std::int64_t, int) {
+  parallel_for(Team{2}, 2, [&](std::int64_t, int) {
     ++arrived;
     while (arrived.load() < 2) std::this_thread::yield();
   });
@@ -55,10 +57,10 @@ TEST(ThreadPool, UsesOtherThreads) {
 }
 
 TEST(ThreadPool, GrowsOnDemandAndNoFurther) {
-  parallel_for(7, 100, [](std::int64_t, int) {});
+  parallel_for(Team{7}, 100, [](std::int64_t, int) {});
   const int workers = ThreadPool::instance().workers();
   EXPECT_GE(workers, 6);
-  parallel_for(3, 100, [](std::int64_t, int) {});
+  parallel_for(Team{3}, 100, [](std::int64_t, int) {});
   EXPECT_EQ(ThreadPool::instance().workers(), workers);
 }
 
@@ -68,7 +70,7 @@ TEST(ThreadPool, OrdersMemory) {
   std::vector<int> out(256);
   for (int round = 0; round < 2000; ++round) {
     for (auto& v : in) v = round;
-    parallel_for(4, 256, [&](std::int64_t task, int) {
+    parallel_for(Team{4}, 256, [&](std::int64_t task, int) {
       out[static_cast<std::size_t>(task)] = in[static_cast<std::size_t>(task)] + 1;
     });
     for (const int v : out) ASSERT_EQ(v, round + 1);
@@ -84,7 +86,7 @@ TEST(Phases, FollowEachOther) {
       const std::int64_t each = tasks[0] + tasks[1] + tasks[2];
       std::vector<int> done(static_cast<std::size_t>(kRounds * each));
       std::atomic<int> wrong{0};
-      parallel_phases(threads, kRounds, tasks,
+      parallel_phases(Team{threads}, kRounds, tasks,
                       [&](std::int64_t round, int phase, std::int64_t task, int worker) {
                         std::int64_t begin = round * each;
                         for (int p = 0; p < phase; ++p) begin += tasks[static_cast<std::size_t>(p)];
@@ -103,7 +105,7 @@ TEST(Phases, FollowEachOther) {
 // A worker that sleeps in its task holds up the next phase, but nobody who holds no task does.
 TEST(Phases, WaitForTasksNotForThreads) {
   std::atomic<int> slow{0};
-  parallel_phases(8, 50, PhaseTasks{2, 2, 2},
+  parallel_phases(Team{8}, 50, PhaseTasks{2, 2, 2},
                   [&](std::int64_t, int phase, std::int64_t task, int /*worker*/) {
                     if (phase == 0 && task == 0) {
                       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -120,7 +122,7 @@ TEST(Phases, PrepareWhileTheyWait) {
     std::atomic<bool> run{false};
     std::atomic<int> wrong{0};
     parallel_phases(
-        2, 1, PhaseTasks{2, 2, 0},
+        Team{2}, 1, PhaseTasks{2, 2, 0},
         [&](std::int64_t, int phase, std::int64_t task, int /*worker*/) {
           // Ends when the other thread waits, or is not there at all.
           const bool waits = phase == 0 && task == 0;
@@ -138,9 +140,9 @@ TEST(Phases, PrepareWhileTheyWait) {
 
 TEST(ThreadPool, NestedRegionsRunOnTheirOwnThread) {
   std::atomic<int> inner{0};
-  parallel_for(3, 8, [&](std::int64_t, int) {
+  parallel_for(Team{3}, 8, [&](std::int64_t, int) {
     const auto caller = std::this_thread::get_id();
-    parallel_for(3, 5, [&](std::int64_t, int worker) {
+    parallel_for(Team{3}, 5, [&](std::int64_t, int worker) {
       EXPECT_EQ(worker, 0);
       EXPECT_EQ(std::this_thread::get_id(), caller);
       ++inner;
@@ -156,7 +158,7 @@ TEST(ThreadPool, ConcurrentCallersAllFinish) {
   for (std::size_t c = 0; c < kCallers; ++c) {
     callers.emplace_back([&, c] {
       for (int round = 0; round < 300; ++round) {
-        parallel_for(4, 50, [&](std::int64_t task, int) { sums[c] += task; });
+        parallel_for(Team{4}, 50, [&](std::int64_t task, int) { sums[c] += task; });
       }
     });
   }
@@ -164,19 +166,71 @@ TEST(ThreadPool, ConcurrentCallersAllFinish) {
   for (const auto& sum : sums) EXPECT_EQ(sum.load(), 300 * (49 * 50 / 2));
 }
 
+// Whatever an executor does with its calls: every task once, worker numbers below the team's,
+// phases in order; and the pool is not asked.
+TEST(Executor, DoesEveryTaskOnce) {
+  for (const Executor& executor : test::executors()) {
+    const Team team{9, executor};
+    const int workers = ThreadPool::instance().workers();
+    std::vector<std::atomic<int>> done(600);
+    std::atomic<int> highest{0};
+    parallel_for(team, 600, [&](std::int64_t task, int worker) {
+      ++done[static_cast<std::size_t>(task)];
+      int seen = highest.load();
+      while (worker > seen && !highest.compare_exchange_weak(seen, worker)) {
+      }
+    });
+    for (const auto& count : done) ASSERT_EQ(count.load(), 1);
+    EXPECT_LT(highest.load(), team.threads);
+    EXPECT_EQ(ThreadPool::instance().workers(), workers);
+  }
+}
+
+TEST(Executor, IsAskedForAsManyAsThereAreTasksAndNotForOne) {
+  int asked = 0;
+  const auto count_calls = [](void* user, int count, test::ExecutorBody body, void* work) {
+    *static_cast<int*>(user) += count;
+    test::in_turn(nullptr, count, body, work);
+  };
+  const Executor executor{count_calls, &asked};
+  for (const auto& [threads, tasks, wanted] :
+       {std::array{4, 9, 4}, {4, 3, 3}, {4, 1, 0}, {1, 9, 0}}) {
+    asked = 0;
+    parallel_for(Team{threads, executor}, tasks, [](std::int64_t, int) {});
+    EXPECT_EQ(asked, wanted) << threads << " threads, " << tasks << " tasks";
+  }
+}
+
+TEST(Executor, PhasesFollowEachOther) {
+  for (const Executor& executor : test::executors()) {
+    std::vector<int> values(3 * 40);
+    std::atomic<int> wrong{0};
+    parallel_phases(Team{4, executor}, 1, PhaseTasks{40, 40, 40},
+                    [&](std::int64_t, int phase, std::int64_t task, int) {
+                      const auto row = static_cast<std::size_t>(40 * phase);
+                      for (std::size_t i = 0; phase > 0 && i < 40; ++i) {
+                        if (values[row - 40 + i] != phase) ++wrong;
+                      }
+                      values[row + static_cast<std::size_t>(task)] = phase + 1;
+                    });
+    EXPECT_EQ(wrong.load(), 0);
+    for (std::size_t i = 80; i < 120; ++i) ASSERT_EQ(values[i], 3);
+  }
+}
+
 // A busy pool must not block: the second caller ends while the first region is still held open.
 TEST(ThreadPool, SecondCallerDoesNotWaitForTheFirst) {
   std::atomic<bool> inside{false};
   std::atomic<bool> release{false};
   std::thread first([&] {
-    parallel_for(2, 2, [&](std::int64_t, int) {
+    parallel_for(Team{2}, 2, [&](std::int64_t, int) {
       inside = true;
       while (!release.load()) std::this_thread::yield();
     });
   });
   while (!inside.load()) std::this_thread::yield();
   std::atomic<int> done{0};
-  parallel_for(2, 10, [&](std::int64_t, int) { ++done; });
+  parallel_for(Team{2}, 10, [&](std::int64_t, int) { ++done; });
   EXPECT_EQ(done.load(), 10);
   release = true;
   first.join();
@@ -185,7 +239,7 @@ TEST(ThreadPool, SecondCallerDoesNotWaitForTheFirst) {
 TEST(ThreadPool, TakesMoreThreadsThanItsMaximum) {
   std::atomic<int> done{0};
   std::atomic<int> highest{0};
-  parallel_for(3 * ThreadPool::kMaxThreads, 4 * ThreadPool::kMaxThreads,
+  parallel_for(Team{3 * ThreadPool::kMaxThreads}, 4 * ThreadPool::kMaxThreads,
                [&](std::int64_t, int worker) {
                  ++done;
                  int seen = highest.load();
@@ -204,14 +258,14 @@ TEST(ThreadPool, ForkedChildStartsAfresh) {
   GTEST_SKIP() << "the sanitizers do not support new threads in a forked child";
 #endif
   constexpr unsigned kSecondsUntilHung = 60;
-  parallel_for(3, 100, [](std::int64_t, int) {});
+  parallel_for(Team{3}, 100, [](std::int64_t, int) {});
   ASSERT_GE(ThreadPool::instance().workers(), 2);
   const pid_t child = fork();
   if (child == 0) {
     alarm(kSecondsUntilHung);
     if (ThreadPool::instance().workers() != 0) _exit(1);
     std::atomic<int> arrived{0};
-    parallel_for(2, 2, [&](std::int64_t, int) {  // ends only on two threads
+    parallel_for(Team{2}, 2, [&](std::int64_t, int) {  // ends only on two threads
       ++arrived;
       while (arrived.load() < 2) std::this_thread::yield();
     });

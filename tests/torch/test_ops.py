@@ -2,6 +2,8 @@
 """The Torch operators: values against fp64, gradients, layouts, errors, tracing."""
 
 import math
+import os
+import signal
 import unittest
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -550,6 +552,30 @@ class Calls(OnDevice):
         several = ops.mlp(x, *weights.mlp())
         torch.set_num_threads(1)
         self.assertTrue(torch.equal(ops.mlp(x, *weights.mlp()), several))
+
+    def test_torchs_own_threads_compute(self) -> None:
+        before = torch.get_num_threads()
+        self.addCleanup(torch.set_num_threads, before)
+        torch.set_num_threads(before + 1)  # more than an earlier call can have started
+        torch.zeros(1 << 20).exp_()  # starts Torch's
+        threads = os.listdir("/proc/self/task")
+        weights = self.weights(256, 512, torch.bfloat16)
+        for m in (1, 33):
+            ops.mlp(weights.x(m), *weights.mlp())
+        self.assertLessEqual(set(os.listdir("/proc/self/task")), set(threads))
+
+    def test_a_forked_child_computes_alone(self) -> None:
+        seconds_until_hung = 60
+        weights = self.weights(256, 512, torch.bfloat16)
+        x = weights.x(33)
+        expected = ops.mlp(x, *weights.mlp())
+        child = os.fork()
+        if child == 0:
+            signal.alarm(seconds_until_hung)
+            # Equality of tensors would be computed by threads that are gone.
+            same = ops.mlp(x, *weights.mlp()).view(torch.int16).tolist()
+            os._exit(0 if same == expected.view(torch.int16).tolist() else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_host_threads_may_call_at_once(self) -> None:
         weights = self.weights(64, 96, torch.bfloat16)

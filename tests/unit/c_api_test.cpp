@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -169,6 +171,16 @@ TEST(CApi, StructVersions) {
   sluice_options options{};
   expect_error(SLUICE_INVALID_ARGUMENT, "options: struct_size is 0",
                [&](auto* e) { return sluice_plan_init(&plan, &good, &d, &options, e); });
+  // A caller of the first version, whose struct ended before parallel_for: it is not looked at.
+  options.struct_size = offsetof(sluice_options, parallel_for);
+  options.parallel_for = [](void*, int32_t, void (*)(void*, int32_t), void*) { std::abort(); };
+  options.threads = 2;
+  ASSERT_EQ(sluice_plan_init(&plan, &good, &d, &options, nullptr), SLUICE_OK);
+  EXPECT_EQ(sluice_plan_threads(&plan), 2);
+  --options.struct_size;
+  expect_error(SLUICE_INVALID_ARGUMENT, "options: struct_size is",
+               [&](auto* e) { return sluice_plan_init(&plan, &good, &d, &options, e); });
+  options = {};
   options.struct_size = sizeof(options);
   options.reserved = 1;
   expect_error(SLUICE_INVALID_ARGUMENT, "options.reserved: got 1",
@@ -391,6 +403,44 @@ TEST(CApi, TuningCallbackIsAsked) {
   EXPECT_EQ(asked, 1);
   EXPECT_STREQ(sluice_plan_variant(&plan), "cpu.reference");
   EXPECT_EQ(sluice_plan_source(&plan), SLUICE_TUNE_TABLE);
+}
+
+// Calls that a plan makes of the caller's threads, taken in turn.
+TEST(CApi, RunsOnTheCallersThreads) {
+  const sluice_device d = cpu();
+  sluice_problem p = small_problem();
+  p.op = SLUICE_GATE_MUL;
+  p.m = 300;
+  p.h = 700;
+  std::int32_t asked = 0;
+  sluice_options options{};
+  options.struct_size = sizeof(options);
+  options.threads = 3;
+  options.parallel_for = [](void* user, int32_t count, void (*body)(void*, int32_t), void* work) {
+    *static_cast<std::int32_t*>(user) += count;
+    for (int32_t i = 0; i < count; ++i) body(work, i);
+  };
+  options.parallel_user = &asked;
+  std::vector<float> g(300 * 700);
+  for (std::size_t i = 0; i < g.size(); ++i) g[i] = std::sin(static_cast<float>(i));
+  const std::vector<float> u(g.rbegin(), g.rend());
+  const auto h_of = [&] {
+    sluice_plan plan;
+    EXPECT_EQ(sluice_plan_init(&plan, &p, &d, &options, nullptr), SLUICE_OK);
+    std::vector<float> h(g.size());
+    sluice_operands operands{};
+    operands.struct_size = sizeof(operands);
+    operands.g = g.data();
+    operands.u = const_cast<float*>(u.data());
+    operands.h = h.data();
+    EXPECT_EQ(sluice_run(&plan, &operands, {nullptr, 0, nullptr}, nullptr, nullptr), SLUICE_OK);
+    return h;
+  };
+  const auto h = h_of();
+  EXPECT_EQ(asked, 3);
+  options.parallel_for = nullptr;
+  EXPECT_EQ(h, h_of());
+  EXPECT_EQ(asked, 3);
 }
 
 TEST(CApi, LogCallbackIsTold) {

@@ -25,8 +25,8 @@ for the backward pass; with it nothing but the inputs is kept and g and u are co
 gradients of weights come in the weights' type. ``norm_mlp`` is one operator where no gradient is
 wanted; where one is, Torch computes the norm.
 
-Runs on Torch's current stream and with at most Torch's number of CPU threads, allocates nothing but
-its results, 2 MiB a stream and what a call needs beyond for that call, and can be captured in CUDA graphs and compiled with
+Runs on Torch's current stream or on its CPU threads, allocates nothing but its results, 2 MiB a
+stream and what a call needs beyond for that call, and can be captured in CUDA graphs and compiled with
 ``fullgraph=True``. ``weights_static=True`` promises that no work still queued writes the weights, so
 that kernels may fetch them early.
 
