@@ -5,9 +5,9 @@
     python bench/vllm_decode.py bench/results/h200/vllm_decode_qwen.json --model qwen2.5-7b
 
 Two processes on one GPU, each a whole vLLM with CUDA graphs and torch.compile (SLUICE_VLLM=off, and auto),
-take turns, so that a slow minute hits both. The model has Llama-3.1-8B's or Qwen2.5-7B's configuration and
-normal * 0.02 as weights, the same in both: vLLM's own dummy weights are tiny and equal in every layer. A step's time is
-that of generating the output less that of one token, over the steps between. Ids are compared as far as
+take turns, so that a slow minute hits both. The model has Llama-3.1-8B's or Qwen2.5-7B's configuration
+and normal * 0.02 as weights, the same in both: vLLM's own dummy weights are tiny and equal in every
+layer. A step's time is that of generating the output less that of one token, over the steps between. Ids are compared as far as
 they agree; where they part, the gap of stock's two best log-probabilities says how near a tie it was. Up
 to there both had the same inputs, and their log-probabilities are compared; how far stock's own move when
 the same prompt is served alone and not in a batch is the measure of that.
@@ -47,7 +47,7 @@ ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the weights are at hand
 }  # fmt: skip
-BATCHES = (1, 8, 32, 64, 16, 4, 2)  # measured in this order: what is cut off matters least
+BATCHES = (64, 16, 32, 1, 8, 4, 2)  # measured in this order: what is cut off matters least
 FIRST = 3  # of them, before the prompts
 PROMPT = 32
 CHECKED = 48  # tokens whose ids and log-probabilities are compared
@@ -79,7 +79,8 @@ class Engine:
 
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "config.json").write_text(json.dumps({**SHARED, **CONFIGS[model]}), encoding="utf-8")
+            config = json.dumps({**SHARED, **CONFIGS[model]})
+            Path(folder, "config.json").write_text(config, encoding="utf-8")
             self.llm = LLM(
                 folder, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
                 max_model_len=max(2048, prompt_tokens + 16), max_num_seqs=max(BATCHES),
@@ -168,8 +169,9 @@ class Worker:
         root = tempfile.mkdtemp(prefix="vllm_cache_")
         environment = {**os.environ, **ENVIRONMENT, "SLUICE_VLLM": mode, "VLLM_CACHE_ROOT": root}
         self.log = log
+        command = [sys.executable, __file__, "--worker", model, str(prompt_tokens)]
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--worker", model, str(prompt_tokens)], env=environment, text=True,
+            command, env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"),
         )  # fmt: skip
 
@@ -180,19 +182,38 @@ class Worker:
             raise RuntimeError("\n".join([f"vLLM ended: {self.log}", *tail]))
         return json.loads(line)
 
-    def ask(self, name: str, *arguments: Any) -> Any:
+    def tell(self, name: str, *arguments: Any) -> None:
         self.process.stdin.write(json.dumps([name, arguments]) + "\n")
         self.process.stdin.flush()
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        self.tell(name, *arguments)
         return self.answer()
 
 
 # --- the comparison
 
 
-def in_turns(workers: list[Worker], runs: int, *arguments: int) -> list[list[float]]:
-    """Seconds of each worker's runs, after one to warm up; the order alternates."""
+def clocks() -> str:
+    """Of the SMs, the power drawn, and why they are no faster (4: power)."""
+    query = "--query-gpu=clocks.sm,power.draw,clocks_event_reasons.active"
+    command = ["nvidia-smi", query, "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def warm_up(workers: list[Worker], *arguments: int) -> list[str]:
+    """A run of each, and the clocks in its midst."""
+    seen = []
     for worker in workers:
-        worker.ask("seconds", *arguments)
+        worker.tell("seconds", *arguments)
+        time.sleep(0.25)
+        seen.append(clocks())
+        worker.answer()
+    return seen
+
+
+def in_turns(workers: list[Worker], runs: int, *arguments: int) -> list[list[float]]:
+    """Seconds of each worker's runs; the order alternates."""
     samples: list[list[float]] = [[] for _ in workers]
     for run in range(runs):
         order = range(len(workers)) if run % 2 == 0 else reversed(range(len(workers)))
@@ -217,14 +238,15 @@ def row(
         "us": us, "us_p10": min(ours), "us_p90": max(ours), "tflops": flops / us * 1e-6,
         "gbps": bytes_ / us * 1e-3, "roof_fraction": None, "baseline": "vllm", "baseline_us": base,
         "ratio": base / us, "extra_bytes": None, "peak_bytes": None, "rel_err": None,
-        "config": "auto", "threads": 1, "tp": 1, "sd": statistics.stdev(ours) if len(ours) > 1 else 0.0,
-        **more,
+        "config": "auto", "threads": 1, "tp": 1, "sd": statistics.stdev(ours),
+        "baseline_sd": statistics.stdev(stock), **more,
     }  # fmt: skip
 
 
 def decode_row(
     model: str, workers: list[Worker], batch: int, output: int, runs: int
 ) -> dict[str, Any]:  # fmt: skip
+    seen = warm_up(workers, batch, output, PROMPT)
     whole = in_turns(workers, runs, batch, output, PROMPT)
     first = in_turns(workers, max(2, runs // 2), batch, 1, PROMPT)
     times = [
@@ -233,11 +255,12 @@ def decode_row(
     stock, ours = (statistics.mean(t) for t in times)
     return row(
         model, "decode", batch, times, batch=batch, tokens_per_s=batch / ours * 1e6,
-        baseline_tokens_per_s=batch / stock * 1e6,
+        baseline_tokens_per_s=batch / stock * 1e6, baseline_clocks=seen[0], clocks=seen[1],
     )  # fmt: skip
 
 
 def prefill_row(model: str, workers: list[Worker], prompt: int, runs: int) -> dict[str, Any]:
+    warm_up(workers, 1, 1, prompt)
     seconds = in_turns(workers, runs, 1, 1, prompt)
     times = [[s * 1e6 for s in one] for one in seconds]
     return row(model, "prefill", prompt, times, batch=1, ttft_ms=statistics.mean(seconds[1]) * 1e3)
@@ -296,7 +319,8 @@ def main() -> int:
             r = measure(arguments.model, workers, *rest, arguments.runs)
             rows.append(r)
             print(f"{r['pass']:<8} {r['m']:>5}  {r['us']:9.1f} us  vLLM {r['baseline_us']:9.1f}  "
-                  f"{r['ratio']:.3f}x  sd {r['sd']:.1f}", flush=True)  # fmt: skip
+                  f"{r['ratio']:.3f}x  sd {r['sd']:.1f}, {r['baseline_sd']:.1f}  "
+                  f"{r.get('clocks', '')} | {r.get('baseline_clocks', '')}", flush=True)  # fmt: skip
         facts = [worker.ask("facts") for worker in workers]
         print(f"peak GiB {[round(f['peak_bytes'] / 2**30, 2) for f in facts]}", flush=True)
         for worker in workers if arguments.kernels else ():
