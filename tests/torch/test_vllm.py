@@ -448,6 +448,10 @@ class Registers(unittest.TestCase):
     def test_off_says_nothing(self) -> None:
         self.assertEqual(self.said(word="off"), [])
 
+    def test_auto_is_the_default(self) -> None:
+        (line,) = self.said(word="")
+        self.assertRegex(line, "Sluice: [0-9.]+, auto: LlamaMLP")
+
     def test_reasons(self) -> None:
         for expected, options in (
             ("made for vLLM 0.23.x, this is 0.33.0; SLUICE_VLLM=force tries it", {"version": "0.33.0"}),
@@ -481,7 +485,7 @@ class Registers(unittest.TestCase):
     def test_the_doctor_says_whether_the_plug_in_is_active(self) -> None:
         point = importlib.metadata.EntryPoint("sluice", "sluice.vllm:register", "vllm.general_plugins")
         for environment, expected in (
-            ({}, ("no", "off")),
+            ({}, ("ok", "auto")),
             ({"SLUICE_VLLM": "auto"}, ("ok", "auto")),
             ({"SLUICE_VLLM": "force"}, ("ok", "force")),
             ({"SLUICE_VLLM": "off"}, ("no", "off")),

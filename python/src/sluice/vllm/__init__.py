@@ -4,10 +4,10 @@
 vLLM finds ``register`` through the entry point group ``vllm.general_plugins`` and calls it in each of its
 processes; nothing has to be imported or changed. ``SLUICE_VLLM`` in the environment says what it does:
 
-``auto``   Sluice serves the token counts at which it measured itself to be faster than vLLM's own
-           kernels, when the model was started, alone or with cuBLAS; vLLM's serve the others
+``auto``   the default: Sluice serves the token counts at which it measured itself to be faster than
+           vLLM's own kernels, when the model was started, alone or with cuBLAS; vLLM's serve the others
 ``force``  Sluice serves every token count: the same choice in every run
-``off``    vLLM stays as it is; the default, until no batch is slower (docs/python.md)
+``off``    vLLM stays as it is
 
 Which classes and when: ``classes``. The operators that vLLM's compiled graphs call: ``operators``.
 """
@@ -32,7 +32,7 @@ class Unavailable(RuntimeError):
 
 def mode() -> str:
     """What ``SLUICE_VLLM`` asks for. Raises ``Unavailable`` for a word that means nothing."""
-    word = os.environ.get("SLUICE_VLLM") or "off"
+    word = os.environ.get("SLUICE_VLLM") or "auto"
     if word not in MODES:
         raise Unavailable(f"SLUICE_VLLM: got {word!r}, wanted one of {', '.join(MODES)}")
     return word
