@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gate_up_grad on Hopper: the instantiations of kGateUpGrad in gemm_config.cpp.
+// gate_up_grad on Hopper: the instantiations of kGateUpGrad in gemm_config.cpp, each once for plain
+// silu and once for every other gate.
 #include "cuda/sm90/gemm_launch.cuh"
 
 namespace sluice::cuda::sm90 {
@@ -7,8 +8,13 @@ namespace {
 
 template <class Element, int kN, int kStages, int kCluster>
 Status launch_tile(const GemmLaunch& launch, GemmParams& params) noexcept {
-  using Config = GemmConfig<GemmKind::kGateUpGrad, Element, kN, kStages, kCluster, true>;
-  return launch_config<Config>(launch, params);
+  constexpr GemmKind kKind = GemmKind::kGateUpGrad;
+  if (math::is_plain(params.gate) && params.gate.activation == Activation::kSilu) {
+    return launch_config<GemmConfig<kKind, Element, kN, kStages, kCluster, true, true>>(launch,
+                                                                                        params);
+  }
+  return launch_config<GemmConfig<kKind, Element, kN, kStages, kCluster, true, false>>(launch,
+                                                                                       params);
 }
 
 template <class Element>

@@ -449,12 +449,12 @@ __device__ __forceinline__ void next_slice(float (&d)[2][Cfg::kTileN / 2]) {
 
 // The slices of a tile. Plain silu, what most models use, takes the sums where they are. All other
 // gates share one body for every slice: unrolled, their instructions outgrow the SM's cache, which
-// took up to twice the time (docs/kernels/gate_up_grad.md).
+// took up to twice the time (docs/kernels/gate_up_grad.md). Kernels of their own: side by side in
+// one, ptxas spills for both; apart, nothing of plain silu's.
 template <class Cfg>
 __device__ __forceinline__ void put_slices(const GemmParams& p, const Smem<Cfg>& smem,
                                            const GradTile& t, float (&d)[2][Cfg::kTileN / 2]) {
-  const bool plain = math::is_plain(p.gate);
-  if (plain && p.gate.activation == Activation::kSilu) {
+  if constexpr (Cfg::kPlainSilu) {
     const Gate silu = tile::plain_gate(Activation::kSilu);
 #pragma unroll
     for (int i = 0; i < Cfg::kSlices; ++i) {
@@ -462,15 +462,17 @@ __device__ __forceinline__ void put_slices(const GemmParams& p, const Smem<Cfg>&
         grad_rows<Cfg>(silu, g_u, 64 * half, i, d[half]);
       });
     }
-    return;
-  }
+  } else {
+    const bool plain = math::is_plain(p.gate);
 #pragma unroll 1
-  for (int i = 0; i < Cfg::kSlices; ++i) {
-    put_slice<Cfg>(p, smem, t, i, 0, d, [&](int half, char* g_u) {
-      tile::with_gate(p.gate, plain,
-                      [&](const Gate& gate) { grad_rows<Cfg>(gate, g_u, 64 * half, 0, d[half]); });
-    });
-    next_slice<Cfg>(d);
+    for (int i = 0; i < Cfg::kSlices; ++i) {
+      put_slice<Cfg>(p, smem, t, i, 0, d, [&](int half, char* g_u) {
+        tile::with_gate(p.gate, plain, [&](const Gate& gate) {
+          grad_rows<Cfg>(gate, g_u, 64 * half, 0, d[half]);
+        });
+      });
+      next_slice<Cfg>(d);
+    }
   }
 }
 

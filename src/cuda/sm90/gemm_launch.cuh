@@ -10,9 +10,9 @@
 
 namespace sluice::cuda::sm90 {
 
-/// The compile-time form of a Tiling.
+/// The compile-time form of a Tiling; of gate_up_grad also whether the gate is plain silu.
 template <GemmKind kGemmKind, class ElementType, int kN, int kStageCount, int kClusterSize,
-          bool kIsPingpong>
+          bool kIsPingpong, bool kIsPlainSilu = false>
 struct GemmConfig {
   using Element = ElementType;
   static constexpr GemmKind kKind = kGemmKind;
@@ -23,6 +23,7 @@ struct GemmConfig {
   static constexpr bool kTransposedB = kKind != GemmKind::kGateUp && kKind != GemmKind::kDown;
   static constexpr int kProducts = kKind == GemmKind::kInputGrad ? 2 : 1;
   static constexpr bool kPingpong = kIsPingpong;
+  static constexpr bool kPlainSilu = kIsPlainSilu;
   static constexpr int kTileN = kN;
   static constexpr int kStages = kStageCount;
   static constexpr int kCluster = kClusterSize;
