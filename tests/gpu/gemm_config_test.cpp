@@ -166,29 +166,33 @@ TEST(GemmConfig, ADeviceSmallerThanAClusterHasACost) {
   }
 }
 
-// Measured orders, docs/kernels/gate_up.md. Up to 256 tokens 128 tiles of 224 weight rows are one
-// whole tile a CTA, or two; then waves on 132 SMs are what separates the tilings.
+// Measured orders, docs/kernels/gate_up.md. Up to 384 tokens 128 tiles of 224 weight rows are one
+// whole tile a CTA, two or three; then waves on 132 SMs are what separates the tilings.
 TEST(GemmConfig, GoldenChoicesOfGateUp) {
   EXPECT_EQ(best(gate_up(1, 4096, 14336)), "sk128x224c1g16");
-  EXPECT_EQ(best(gate_up(64, 4096, 14336)), "sk128x224c1g16");
-  EXPECT_EQ(best(gate_up(128, 4096, 14336)), "sk128x224c1g16");
-  EXPECT_EQ(best(gate_up(192, 4096, 14336)), "sk128x224c2g8");
-  // Two row tiles, a cluster: two whole tiles a worker, 448, against 3 waves of 160: 480 / 0.985.
-  EXPECT_EQ(best(gate_up(256, 4096, 14336)), "sk128x224c2g8");
-  // Two row tiles and a padded one: four waves of 192 without clusters.
-  EXPECT_EQ(best(gate_up(384, 4096, 14336)), "pp128x192c1g16");
-  // 448 tiles, 7 waves: 896 / 0.955 = 938 against 300 tiles, 5 waves (the last of 36): 960.
+  EXPECT_EQ(best(gate_up(64, 4096, 14336)), "co128x224c1g16");
+  EXPECT_EQ(best(gate_up(128, 4096, 14336)), "co128x224c1g16");
+  EXPECT_EQ(best(gate_up(129, 4096, 14336)), "sk192x224c1g16");
+  EXPECT_EQ(best(gate_up(192, 4096, 14336)), "sk192x224c1g16");
+  EXPECT_EQ(best(gate_up(192, 8192, 28672)), "sk192x224c1g16");
+  // 170 tiles of 224 would be cut.
+  EXPECT_EQ(best(gate_up(192, 3584, 18944)), "pp128x192c2g8");
+  // Two row tiles: 256 tiles of 224, two waves, 448 / 0.95 against 3 waves of 160: 480 / 0.99.
+  EXPECT_EQ(best(gate_up(256, 4096, 14336)), "co128x224c1g16");
+  // Three row tiles: 384 tiles of 224, three waves, against four of 192.
+  EXPECT_EQ(best(gate_up(384, 4096, 14336)), "co128x224c1g16");
+  // 448 tiles, 7 waves: 896 / 0.97 = 924 against 300 tiles, 5 waves (the last of 36): 960.
   EXPECT_EQ(best(gate_up(512, 4096, 14336)), "pp128x128c2g8");
-  // 720 tiles of 160, 11 waves: 1760 / 0.985 = 1787 against 7 waves of 256: 1838.
+  // 720 tiles of 160, 11 waves: 1760 / 0.99 = 1778 against 14 waves of 128: 1847.
   EXPECT_EQ(best(gate_up(1024, 4096, 14336)), "pp128x160c2g8");
-  // 1440 tiles of 160, 22 waves: 3520 / 0.985 = 3574 against 19 waves of 192 (18.2 are full): 3648.
+  // 1440 tiles of 160, 22 waves: 3520 / 0.99 = 3556 against 19 waves of 192 (18.2 are full): 3648.
   EXPECT_EQ(best(gate_up(2048, 4096, 14336)), "pp128x160c2g8");
   EXPECT_EQ(best(gate_up(4096, 4096, 14336)), "pp128x192c2g8");
   EXPECT_EQ(best(gate_up(16384, 4096, 14336)), "pp128x192c2g8");
-  EXPECT_EQ(best(gate_up(256, 8192, 28672)), "sk128x224c2g8");
+  EXPECT_EQ(best(gate_up(256, 8192, 28672)), "pp128x128c2g8");
   EXPECT_EQ(best(gate_up(512, 8192, 28672)), "pp128x160c2g8");
   EXPECT_EQ(best(gate_up(2048, 8192, 28672)), "pp128x192c2g8");
-  // 1110 tiles of 192, 17 waves (16.8 are full): 3264 against 13 waves of 256: 3379.
+  // 1110 tiles of 192, 17 waves (16.8 are full): 3264 against 21 waves of 160: 3394.
   EXPECT_EQ(best(gate_up(512, 16384, 53248)), "pp128x192c2g8");
   EXPECT_EQ(best(gate_up(4096, 16384, 53248)), "pp128x192c2g8");
 }
@@ -198,17 +202,20 @@ TEST(GemmConfig, GoldenChoicesOfDown) {
   EXPECT_EQ(best(down(1, 4096, 14336)), "sk64x128c1g16");
   EXPECT_EQ(best(down(128, 4096, 14336)), "sk128x128c1g16");
   EXPECT_EQ(best(down(256, 4096, 14336)), "sk128x128c1g16");
-  EXPECT_EQ(best(down(384, 4096, 14336)), "sk192x192c1g16");
+  EXPECT_EQ(best(down(384, 4096, 14336)), "pp128x128c2g8");
   // All tiles fit one wave: the narrower ones are done first.
   EXPECT_EQ(best(down(512, 4096, 14336)), "pp128x128c2g8");
-  // 128 tiles on 66 clusters, 2 waves: 256 / 0.955 against 88 tiles, 2 waves: 384.
+  // 128 tiles on 66 clusters, 2 waves: 256 / 0.99 against 88 tiles, 2 waves: 384.
   EXPECT_EQ(best(down(1024, 4096, 14336)), "pp128x128c2g8");
   EXPECT_EQ(best(down(4096, 4096, 14336)), "pp128x128c2g8");
-  // 704 tiles of 192, 11 waves: 2112 against 16 waves of 128: 2048 / 0.955 = 2145.
-  EXPECT_EQ(best(down(8192, 4096, 14336)), "pp128x192c2g8");
+  // 1024 tiles of 128, 16 waves: 2048 / 0.99 = 2069 against 11 waves of 192: 2112.
+  EXPECT_EQ(best(down(8192, 4096, 14336)), "pp128x128c2g8");
   // 128 tiles of 128, one a CTA: nothing is cut.
   EXPECT_EQ(best(down(128, 16384, 53248)), "sk128x128c1g16");
+  // 688 tiles of 192, 11 waves (10.4 are full): 2112 against 2069.
+  EXPECT_EQ(best(down(4096, 8192, 28672)), "pp128x128c2g8");
   EXPECT_EQ(best(down(8192, 8192, 28672)), "pp128x192c2g8");
+  EXPECT_EQ(best(down(4096, 16384, 53248)), "pp128x192c2g8");
 }
 
 TEST(GemmConfig, StreamKNeedsAPlaceForPartialSumsAndFewTokens) {
@@ -263,7 +270,7 @@ TEST(CudaSm90, IsChosenOnHopper) {
     EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 sm90.gate_up_grad.pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),
               "cuda.sm90 sm90.mlp_grad.pp128x192c2g8+pp128x192c2g8");
-    EXPECT_EQ(chosen("8192x4096x14336:mlp"), "cuda.sm90 sm90.mlp.pp128x192c2g8+pp128x192c2g8");
+    EXPECT_EQ(chosen("8192x4096x14336:mlp"), "cuda.sm90 sm90.mlp.pp128x192c2g8+pp128x128c2g8");
   }
   for (const std::string text :
        {"300x72x200:gate_up:bias:interleaved1+up_first", "33x64x72:down:residual:bias_down:pad=8",

@@ -120,6 +120,7 @@ struct Wgmma;
 // Few columns: the tokens of a decode step, beside 64 rows of weights.
 SLUICE_WGMMA(32, SLUICE_REGS16, 16, 17, 18, 19, 20, SLUICE_D8(0), SLUICE_D8(8))
 SLUICE_WGMMA(64, SLUICE_REGS32, 32, 33, 34, 35, 36, SLUICE_D32(0))
+SLUICE_WGMMA(96, SLUICE_REGS48, 48, 49, 50, 51, 52, SLUICE_D32(0), SLUICE_D8(32), SLUICE_D8(40))
 SLUICE_WGMMA(128, SLUICE_REGS64, 64, 65, 66, 67, 68, SLUICE_D32(0), SLUICE_D32(32))
 SLUICE_WGMMA(160, SLUICE_REGS80, 80, 81, 82, 83, 84, SLUICE_D32(0), SLUICE_D32(32), SLUICE_D8(64),
              SLUICE_D8(72))
@@ -141,5 +142,24 @@ SLUICE_WGMMA(256, SLUICE_REGS128, 128, 129, 130, 131, 132, SLUICE_D32(0), SLUICE
 #undef SLUICE_REGS16
 #undef SLUICE_D32
 #undef SLUICE_D8
+
+/// d = A * B of N columns by instructions of at most kColumns each, where ptxas refuses one of N:
+/// it wants the operands of one to fit the registers that a thread starts with (C7602). Rows of B
+/// are 128 bytes.
+template <int N, int kColumns, class Element, bool kTransposedB = false, bool kTransposedA = false>
+struct SplitWgmma {
+  static_assert(kColumns < N && N <= 2 * kColumns && kColumns % 8 == 0 && !kTransposedB);
+  __device__ __forceinline__ static void mma(float (&d)[N / 2], std::uint64_t a_tile,
+                                             std::uint64_t b_tile, bool first) {
+    using Head = Wgmma<kColumns, Element, kTransposedB, kTransposedA>;
+    using Tail = Wgmma<N - kColumns, Element, kTransposedB, kTransposedA>;
+    Head::mma(reinterpret_cast<float(&)[kColumns / 2]>(d[0]), a_tile, b_tile, first);
+    Tail::mma(reinterpret_cast<float(&)[(N - kColumns) / 2]>(d[kColumns / 2]), a_tile,
+              b_tile + (kColumns * 128 >> 4), first);
+  }
+};
+template <int N, class Element, bool kTransposedB, bool kTransposedA>
+struct SplitWgmma<N, N, Element, kTransposedB, kTransposedA>
+    : Wgmma<N, Element, kTransposedB, kTransposedA> {};
 
 }  // namespace sluice::cuda::ptx

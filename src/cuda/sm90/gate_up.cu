@@ -8,8 +8,8 @@ namespace {
 template <class Element>
 Status launch_typed(const GemmLaunch& launch, GemmParams& params) noexcept {
   const Tiling& t = launch.tiling;
-  if (t.tile_n == 256 && t.cluster == 2 && !t.pingpong) {
-    return launch_config<GemmConfig<GemmKind::kGateUp, Element, 256, 4, 2, false>>(launch, params);
+  if (t.tile_n == 224 && t.cluster == 1 && !t.pingpong) {
+    return launch_config<GemmConfig<GemmKind::kGateUp, Element, 224, 4, 1, false>>(launch, params);
   }
   if (t.pingpong && t.tile_n == 192) {
     return t.cluster == 2 ? launch_config<GemmConfig<GemmKind::kGateUp, Element, 192, 5, 2, true>>(

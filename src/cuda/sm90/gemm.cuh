@@ -207,7 +207,8 @@ template <class Cfg, int kHalves, class Issued>
 __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>& ring, int k_blocks,
                                          int row0, float (&d)[kHalves][Cfg::kTileN / 2],
                                          const Issued& issued) {
-  using Mma = ptx::Wgmma<Cfg::kTileN, typename Cfg::Element, Cfg::kTransposedB, Cfg::kTransposedA>;
+  using Mma = ptx::SplitWgmma<Cfg::kTileN, Cfg::kMmaN, typename Cfg::Element, Cfg::kTransposedB,
+                              Cfg::kTransposedA>;
   // In the descriptor, 16 of K: 32 bytes of a row, or 16 rows of a box.
   constexpr int kAlongRow = 32 >> 4;
   constexpr int kAlongColumn = (16 * kBoxRowBytes) >> 4;

@@ -25,6 +25,7 @@ struct GemmConfig {
   static constexpr bool kPingpong = kIsPingpong;
   static constexpr bool kPlainSilu = kIsPlainSilu;
   static constexpr int kTileN = kN;
+  static constexpr int kMmaN = kN;  // columns of one WGMMA
   static constexpr int kStages = kStageCount;
   static constexpr int kCluster = kClusterSize;
   static constexpr int kABytes = kTileM * kTileK * 2;

@@ -22,6 +22,7 @@ struct StreamKernel {
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kTileN = kN;
+  static constexpr int kMmaN = kConsumers == 3 && kN > 192 ? 128 : kN;
   static constexpr int kStages = kStageCount;
   static constexpr int kCluster = kClusterSize;
   static constexpr int kABytes = kRows * kTileK * 2;
@@ -30,7 +31,7 @@ struct StreamKernel {
   static constexpr int kOutCols = kKind == GemmKind::kGateUp ? kTileN / 2 : kTileN;
   static constexpr int kOutBytes = 0;
   static constexpr int kSmemBytes = 1024 + kStages * (kStageBytes + 16);  // 1024: to align the base
-  static constexpr int kPiecesAtOnce = kConsumers == 3 ? 2 : 4;           // as registers allow
+  static constexpr int kPiecesAtOnce = kConsumers == 3 ? 1 : 4;           // as registers allow
 };
 
 template <class Cfg>
@@ -63,8 +64,8 @@ Status launch_typed(const GemmLaunch& launch, StreamKParams& p) noexcept {
     if (is(128, 224, 1)) {
       return launch_config<StreamKernel<kKind, Element, 128, 224, 1, 5>>(launch, p);
     }
-    if (is(128, 224, 2)) {
-      return launch_config<StreamKernel<kKind, Element, 128, 224, 2, 5>>(launch, p);
+    if (is(192, 224, 1)) {
+      return launch_config<StreamKernel<kKind, Element, 192, 224, 1, 4>>(launch, p);
     }
   } else {
     if (is(64, 128, 1)) {
