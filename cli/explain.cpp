@@ -57,7 +57,7 @@ int explain_case(const std::string& text, const Context& context) {
                line.chosen           ? "chosen"
                : line.reason.empty() ? "supports"
                                      : "refuses",
-               line.reason});
+               line.reason.empty() ? line.yields : line.reason});
   }
   table.print();
   return why.error ? fail(*why.error) : kOk;

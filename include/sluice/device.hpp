@@ -40,6 +40,7 @@ struct Device {
   int sm_count = 0;              ///< streaming multiprocessors; 0 for the CPU
   int smem_per_block_bytes = 0;  ///< opt-in maximum of one block; 0 for the CPU
   bool cooperative_launch = false;
+  bool cublaslt = false;           ///< Hopper: this process found NVIDIA's cuBLASLt
   int driver_version = 0;          ///< as CUDA reports it, e.g. 13000; 0 for the CPU
   int runtime_version = 0;         ///< the CUDA runtime in this library; 0 for the CPU
   int threads = 1;                 ///< CPU: hardware threads this process may use; at least 1
@@ -59,9 +60,10 @@ struct Device {
 [[nodiscard]] SLUICE_EXPORT int cuda_device_count() noexcept;
 
 /// Describes CUDA device `ordinal`. Makes no context current and leaves the current device as it
-/// was. Errors: kUnsupported where Sluice was built without CUDA or no driver is found;
-/// kInvalidArgument for an ordinal that does not exist; kDevice where the driver fails.
-/// Thread-safe.
+/// was. The first Hopper GPU makes it look for cuBLASLt, once a process: the process's own copy,
+/// else the system's, which takes tens of milliseconds to load. Errors: kUnsupported where Sluice
+/// was built without CUDA or no driver is found; kInvalidArgument for an ordinal that does not
+/// exist; kDevice where the driver fails. Thread-safe.
 [[nodiscard]] SLUICE_EXPORT Expected<Device> cuda_device(int ordinal) noexcept;
 
 [[nodiscard]] SLUICE_EXPORT const char* to_string(Backend backend) noexcept;

@@ -56,9 +56,9 @@ class SLUICE_EXPORT TuneTable {
                                                        const Device& device) const noexcept = 0;
 };
 
-/// Told by plan(), line by line, what it chose, which variants refused the problem before and why,
-/// and which entry of a tuning table was passed over. The library writes nowhere by itself. write()
-/// must not throw; the text lives for the call, without a line end.
+/// Told by plan(), line by line, what it chose, which variants refused the problem before or
+/// yielded and why, and which entry of a tuning table was passed over. The library writes nowhere
+/// by itself. write() must not throw; the text lives for the call, without a line end.
 class SLUICE_EXPORT Log {
  public:
   virtual ~Log();
@@ -163,6 +163,7 @@ struct Refusal {
   std::string variant;
   std::string reason;  ///< empty where the variant supports the problem
   bool chosen = false;
+  std::string yields = {};  ///< of one that supports it: why a later one is preferred, if one is
 };
 
 /// Why plan() chooses what it chooses.

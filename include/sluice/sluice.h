@@ -172,6 +172,8 @@ typedef struct sluice_device {
   uint32_t simd_targets;  ///< CPU: bit 0 emulated, 1 AVX2, 2 AVX-512, 3 its BF16
   int64_t l1d_bytes, l2_bytes, l3_bytes, memory_bytes;
   char name[96];
+  int32_t cublaslt;  ///< Hopper: this process found NVIDIA's cuBLASLt
+  int32_t reserved;  ///< 0
 } sluice_device;
 
 /// What a tuning table recommends; an empty config leaves it to the variant.
@@ -188,8 +190,8 @@ typedef int32_t (*sluice_tune_find)(void* user, const sluice_problem* problem,
                                     const sluice_device* device, sluice_tune_choice* choice);
 
 /// Told by sluice_plan_init, line by line, what it chose, which variants refused the problem before
-/// and why, and which tuned choice was passed over. `line` lives for the call; no line end. Must
-/// not throw or longjmp.
+/// or yielded and why, and which tuned choice was passed over. `line` lives for the call; no line
+/// end. Must not throw or longjmp.
 typedef void (*sluice_log_write)(void* user, const char* line);
 
 /// Lends a CPU plan the caller's threads: calls body(work, i), at most once for each i in

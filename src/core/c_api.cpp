@@ -121,8 +121,10 @@ std::string explanation_text(const Explanation& why) {
     if (v.chosen) {
       text += ": chosen, config " + why.config + " (" + to_string(why.source) +
               (why.entry.empty() ? "" : ", " + why.entry) + ")\n";
+    } else if (!v.reason.empty()) {
+      text += ": refused: " + v.reason + "\n";
     } else {
-      text += v.reason.empty() ? ": fits, not chosen\n" : ": refused: " + v.reason + "\n";
+      text += ": fits, not chosen" + (v.yields.empty() ? "" : ": " + v.yields) + "\n";
     }
   }
   if (why.error) text += std::string(why.error->message) + "\n";

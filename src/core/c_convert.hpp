@@ -40,6 +40,8 @@ inline sluice_status finish(const Status& status, sluice_error* error) noexcept 
 template <class T>
 inline constexpr std::size_t kFirstBytes = sizeof(T);
 template <>
+inline constexpr std::size_t kFirstBytes<sluice_device> = offsetof(sluice_device, cublaslt);
+template <>
 inline constexpr std::size_t kFirstBytes<sluice_options> = offsetof(sluice_options, parallel_for);
 
 // Reads a caller's struct of an older, equal or newer version. Members that this library does not

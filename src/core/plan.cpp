@@ -110,7 +110,12 @@ std::optional<Choice> tuned(const Problem& problem, const Device& device, const 
   return Choice{v, *config, known ? entry->source : ChoiceSource::kTuneTable, *entry};
 }
 
-// The first variant that takes the problem; with a forced config, the first that also offers it.
+Reason yielding(const Variant& v, const Problem& problem, const Device& device) {
+  return v.yields == nullptr ? Reason{} : v.yields(problem, device);
+}
+
+// The first variant that takes the problem and yields to no other, else the first that takes it;
+// with a forced config, the first that also offers it.
 Expected<Choice> choose(const Problem& problem, const Device& device, const Options& options) {
   if (options.variant != nullptr) return forced(problem, device, options);
   const bool any_config = options.config == nullptr;
@@ -119,6 +124,7 @@ Expected<Choice> choose(const Problem& problem, const Device& device, const Opti
   }
   const Variant* first = nullptr;
   Reason first_reason;
+  std::optional<Choice> slower;
   std::optional<Error> config_error;
   for (const Variant& v : detail::variants()) {
     if (v.backend != device.backend) continue;
@@ -130,10 +136,18 @@ Expected<Choice> choose(const Problem& problem, const Device& device, const Opti
     }
     const auto config = choose_config(v, problem, device, options.config);
     if (config) {
-      return Choice{&v, *config, any_config ? ChoiceSource::kHeuristic : ChoiceSource::kForced, {}};
+      const Choice choice{
+          &v, *config, any_config ? ChoiceSource::kHeuristic : ChoiceSource::kForced, {}};
+      if (!any_config) return choice;
+      const Reason later = yielding(v, problem, device);
+      if (later.empty()) return choice;
+      log(options, "%s: %s", v.name, later.text);
+      if (!slower) slower = choice;
+      continue;
     }
     if (!config_error) config_error = config.error();
   }
+  if (slower) return *slower;
   if (config_error) return *config_error;
   return make_error(ErrorCode::kUnsupported, "%s: no variant of the %s backend takes it; %s: %s",
                     to_string(problem.op), to_string(device.backend),
@@ -213,7 +227,9 @@ Explanation explain(const Problem& problem, const Device& device, const Options&
   for (const Variant& v : detail::variants()) {
     if (v.backend != device.backend) continue;
     const Reason reason = refusal(v, problem, device);
-    out.variants.push_back({v.name, reason.text, made.has_value() && made->variant == &v});
+    const Reason yields = reason.empty() ? yielding(v, problem, device) : Reason{};
+    out.variants.push_back(
+        {v.name, reason.text, made.has_value() && made->variant == &v, yields.text});
   }
   return out;
 }

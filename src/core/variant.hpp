@@ -40,6 +40,9 @@ struct Variant {
   bool for_checking = false;
   /// How the plan cuts its problem and why, in lines, for explain(); null for nothing to say.
   std::string (*describe)(const Plan&) = nullptr;
+  /// Of a supported problem: why a later variant is expected to be faster, or nothing. plan() then
+  /// chooses this one only where no other takes the problem or it is forced. Null: never. Pure.
+  Reason (*yields)(const Problem&, const Device&) noexcept = nullptr;
 };
 
 /// The most configs one variant offers for one problem.

@@ -16,13 +16,13 @@ constexpr Variant kVariants[] = {
     cuda::kSm90DecodeChain,      // Hopper, mlp of up to 64 tokens in two launches
     cuda::kSm90DecodeChainNorm,  // the same behind a launch of the norm
     cuda::kSm90Decode,           // the same in one, with norm; gate_up, down
+    cuda::kSm90CublasLt,         // the next with cuBLASLt's plain products, where those are faster
     cuda::kSm90,                 // Hopper's tensor cores: prefill, training
-    cuda::kSm90CublasLt,  // the same with cuBLASLt's plain products: forced or tuned, never first
-    cuda::kSm90Norm,      // prefill behind a launch of the norm
-    cuda::kSm80,          // mma.sync: prefill
-    cuda::kSm80Norm,      // the same behind a launch of the norm
-    cuda::kElementwise,   // the gate alone, at the speed of memory
-    cuda::kSimt,          // any GPU, every operator
+    cuda::kSm90Norm,             // prefill behind a launch of the norm
+    cuda::kSm80,                 // mma.sync: prefill
+    cuda::kSm80Norm,             // the same behind a launch of the norm
+    cuda::kElementwise,          // the gate alone, at the speed of memory
+    cuda::kSimt,                 // any GPU, every operator
 #endif
     cpu::kSimd,       // every operator but fp64
     cpu::kReference,  // everything, in fp64

@@ -190,9 +190,7 @@ Expected<cublasLtMatmulAlgo_t> ask(const CublasLtApi& api, cublasLtHandle_t hand
 
 }  // namespace
 
-detail::Reason cublaslt_refusal() noexcept {
-  return cublaslt_api() == nullptr ? detail::refuse("%s", kCublasLtAbsent) : detail::Reason{};
-}
+bool cublaslt_found() noexcept { return cublaslt_api() != nullptr; }
 
 Status cublaslt_product(const LtProduct& p, int rank, int device, void* scratch,
                         Stream stream) noexcept {

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/variant.hpp"
 #include "sluice/plan.hpp"
 #include "sluice/status.hpp"
 
@@ -46,8 +45,9 @@ struct LtProduct {
   const void* bias = nullptr;  ///< [n], or null
 };
 
-/// Why there is no cuBLASLt here; nothing where there is. Looks for the library once.
-[[nodiscard]] detail::Reason cublaslt_refusal() noexcept;
+/// Whether there is a cuBLASLt here. The first call looks for it; Device::cublaslt holds the
+/// answer.
+[[nodiscard]] bool cublaslt_found() noexcept;
 
 /// Enqueues a product on the current device `device`. `rank` chooses among the algorithms of the
 /// library's heuristic, best first (the last there is, where it offers fewer); only those that sum

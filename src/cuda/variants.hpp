@@ -49,6 +49,7 @@ inline constexpr detail::Variant kSm90 = {
 
 // sm90/with_cublaslt.cpp: the same with cuBLASLt's plain products, where that library is found.
 detail::Reason sm90_cublaslt_supports(const Problem&, const Device&) noexcept;
+detail::Reason sm90_cublaslt_yields(const Problem&, const Device&) noexcept;
 std::size_t sm90_cublaslt_configs(const Problem&, const Device&, std::span<Config> out) noexcept;
 std::size_t sm90_cublaslt_payload_bytes(const Plan&) noexcept;
 Status sm90_cublaslt_launch(const Plan&, const Operands&, void* payload, void* header,
@@ -61,6 +62,7 @@ inline constexpr detail::Variant kSm90CublasLt = {
     .configs = sm90_cublaslt_configs,
     .payload_bytes = sm90_cublaslt_payload_bytes,
     .launch = sm90_cublaslt_launch,
+    .yields = sm90_cublaslt_yields,
 };
 
 // sm80/prefill.cpp: gate_up, down and mlp by mma.sync on Ampere and newer, bf16 and fp16.

@@ -19,6 +19,12 @@ inline constexpr int kH200SmCount = 132;
   return device;
 }
 
+[[nodiscard]] inline Device h200_with_cublaslt() {
+  Device device = h200();
+  device.cublaslt = true;
+  return device;
+}
+
 [[nodiscard]] inline Device a100() {
   Device device = h200();
   device.arch = Arch::kAmpere;

@@ -15,6 +15,7 @@
 #include "fake_devices.hpp"
 #include "harness/case.hpp"
 #include "sluice/plan.hpp"
+#include "sluice/sluice.h"
 
 namespace sluice {
 namespace {
@@ -380,43 +381,77 @@ TEST(CudaSm90, RefusesOtherDevices) {
             std::string::npos);
 }
 
-// Results do not depend on what is installed unless somebody asks for it.
-TEST(Sm90CublasLt, IsNobodysDefault) {
-  for (const char* text :
-       {"64x4096x14336:down", "512x4096x14336:mlp", "8192x4096x14336:mlp_grad"}) {
-    const Problem problem = harness::parse_case(text).value().problem;
-    EXPECT_STRNE(plan(problem, gpu::h200()).value().variant_name(), "cuda.sm90_cublaslt") << text;
-  }
+std::string variant_of(const std::string& text, const Device& device) {
+  const auto made = plan(problem_of(text), device);
+  return made ? made->variant_name() : made.error().message;
 }
 
-// Whether it fits is a search for a library, which no plan pays for that will not use it.
-TEST(Sm90CublasLt, IsNotAskedByAPlan) {
-  class Lines final : public Log {
-   public:
-    void write(const char* line) const noexcept override { all.append(line).append("\n"); }
-    mutable std::string all;
-  };
-  for (const char* text :
-       {"512x64x96:down:residual", "512x4096x14336:mlp", "8192x4096x14336:mlp_grad"}) {
-    const Lines lines;
-    ASSERT_TRUE(plan(harness::parse_case(text).value().problem, gpu::h200(), {.log = &lines}));
-    EXPECT_EQ(lines.all.find("cuda.sm90_cublaslt"), std::string::npos) << lines.all;
+// What the row of cuda.sm90_cublaslt says of itself.
+Refusal library_row(const std::string& text, const Device& device) {
+  for (const Refusal& row : explain(problem_of(text), device).variants) {
+    if (row.variant == "cuda.sm90_cublaslt") return row;
   }
+  return {"no such variant", "no such variant"};
+}
+
+// Measured orders, docs/kernels/cublaslt.md. What plan() chooses follows from the description of
+// the device alone: no library is looked for.
+TEST(Sm90CublasLt, IsTheChoiceWhereItWasMeasuredToBeFaster) {
+  const Device with = gpu::h200_with_cublaslt();
+  for (const char* text : {"65x4096x14336:down", "512x4096x14336:down:bias_down", "96x4096x14336",
+                           "384x4096x14336", "2048x4096x14336", "512x8192x28672:fp16"}) {
+    EXPECT_EQ(variant_of(text, with), "cuda.sm90_cublaslt") << text;
+    EXPECT_EQ(library_row(text, with).yields, "") << text;
+    EXPECT_EQ(variant_of(text, h200()), "cuda.sm90") << text;
+  }
+  for (const char* text :
+       {"4096x4096x14336:down", "1024x8192x28672", "512x16384x53248", "8192x4096x14336:mlp_grad"}) {
+    EXPECT_EQ(variant_of(text, with), "cuda.sm90") << text;
+    EXPECT_NE(library_row(text, with).yields, "") << text;
+  }
+  EXPECT_EQ(plan(problem_of("128x4096x14336"), with).value().config.name,
+            std::string("sm90_cublaslt.mlp.co128x224c1g16+lt0"));
+  EXPECT_EQ(variant_of("128x4096x14336:residual", with), "cuda.sm90");
+  EXPECT_EQ(variant_of("128x4096x14336:gate_up", with), "cuda.sm90");
+  EXPECT_NE(variant_of("64x4096x14336", with), "cuda.sm90_cublaslt");
+}
+
+TEST(Sm90CublasLt, IsFoundByTheDeviceOfTheCInterfaceToo) {
+  sluice_problem problem;
+  ASSERT_EQ(sluice_problem_init(&problem, sizeof(problem), nullptr), SLUICE_OK);
+  problem.m = 128;
+  problem.d = 4096;
+  problem.h = 14336;
+  sluice_device device{};
+  device.struct_size = sizeof(device);
+  device.backend = 1;  // CUDA
+  device.arch = static_cast<int32_t>(Arch::kHopper);
+  device.compute_capability = 90;
+  device.sm_count = kSmCount;
+  device.smem_per_block_bytes = h200().smem_per_block_bytes;
+  for (const auto& [found, variant] : {std::pair{0, "cuda.sm90"}, {1, "cuda.sm90_cublaslt"}}) {
+    device.cublaslt = found;
+    sluice_plan plan;
+    ASSERT_EQ(sluice_plan_init(&plan, &problem, &device, nullptr, nullptr), SLUICE_OK);
+    EXPECT_STREQ(sluice_plan_variant(&plan), variant);
+  }
+  // A caller of the first version, whose struct ended before the member: it is not looked at.
+  device.struct_size = offsetof(sluice_device, cublaslt);
+  sluice_plan plan;
+  ASSERT_EQ(sluice_plan_init(&plan, &problem, &device, nullptr, nullptr), SLUICE_OK);
+  EXPECT_STREQ(sluice_plan_variant(&plan), "cuda.sm90");
 }
 
 TEST(Sm90CublasLt, RefusesWithAReason) {
-  const auto reason = [](const std::string& text) {
-    const auto explained = explain(harness::parse_case(text).value().problem, gpu::h200());
-    for (const auto& row : explained.variants) {
-      if (row.variant == "cuda.sm90_cublaslt") return row.reason;
-    }
-    return std::string("no such variant");
+  const auto reason = [](const std::string& text, const Device& device) {
+    return library_row(text, device).reason;
   };
-  EXPECT_EQ(reason("64x64x96:gate_up"), "gate_up has no plain product");
-  EXPECT_EQ(reason("64x64x96:down:residual"),
+  const Device with = gpu::h200_with_cublaslt();
+  EXPECT_EQ(reason("64x64x96:gate_up", with), "gate_up has no plain product");
+  EXPECT_EQ(reason("64x64x96:down:residual", with),
             "residual: cuBLASLt rounds the product before it adds");
-  const std::string found = reason("64x64x96:down");
-  EXPECT_TRUE(found.empty() || found == "libcublasLt.so.13 and .12 were not found") << found;
+  EXPECT_EQ(reason("64x64x96:down", with), "");
+  EXPECT_EQ(reason("64x64x96:down", h200()), "libcublasLt.so.13 and .12 were not found");
 }
 
 }  // namespace

@@ -122,6 +122,8 @@ class CDevice(Structure):
         ("simd_targets", c_uint32),
         *((n, c_int64) for n in ("l1d_bytes", "l2_bytes", "l3_bytes", "memory_bytes")),
         ("name", c_char * 96),
+        ("cublaslt", c_int32),
+        ("reserved", c_int32),
     ]  # fmt: skip
 
 

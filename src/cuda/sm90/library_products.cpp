@@ -9,6 +9,10 @@ namespace {
 using detail::Reason;
 using detail::refuse;
 
+// A third of a millisecond of an H200. Below it `down` is a few waves at most, and cuBLASLt, with
+// more tilings and splits of k, was faster at every shape that was measured, above it at none.
+constexpr double kLibraryMaxFlops = 250e9;
+
 bool evenly_strided(const OperandSpec& spec) {
   return spec.layout.block_rows == 0 && spec.layout.block_cols == 0;
 }
@@ -47,6 +51,19 @@ Reason library_products_refusal(const Problem& p) noexcept {
           "%s: rows are %lld bytes apart, wanted a multiple of %lld not below their width",
           spec.name, static_cast<long long>(stride), static_cast<long long>(kCublasLtAlignment));
     }
+  }
+  return {};
+}
+
+Reason library_yields(const Problem& p) noexcept {
+  if (p.op == Op::kMlpGrad) {
+    return refuse("mlp_grad: forced, or where the scheduler measures it to be faster");
+  }
+  const double down_flops =
+      2.0 * static_cast<double>(p.m) * static_cast<double>(p.d) * static_cast<double>(p.h);
+  if (down_flops > kLibraryMaxFlops) {
+    return refuse("down of %.3g GFLOP: above %.3g this library's own is as fast", down_flops * 1e-9,
+                  kLibraryMaxFlops * 1e-9);
   }
   return {};
 }

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "cuda/cublaslt.hpp"
+#include "cuda/cublaslt_api.hpp"
 #include "cuda/device.hpp"
 #include "cuda/prefill.hpp"
 #include "cuda/sm90/backward.hpp"
@@ -61,7 +62,12 @@ Reason sm90_cublaslt_supports(const Problem& p, const Device& device) noexcept {
   }
   if (const Reason reason = sm90_supports(p, device); !reason.empty()) return reason;
   if (const Reason reason = sm90::library_products_refusal(p); !reason.empty()) return reason;
-  return cublaslt_refusal();
+  if (!device.cublaslt) return refuse("%s", kCublasLtAbsent);
+  return {};
+}
+
+Reason sm90_cublaslt_yields(const Problem& p, const Device&) noexcept {
+  return sm90::library_yields(p);
 }
 
 // "sm90_cublaslt.down.lt0", "sm90_cublaslt.mlp.pp128x192c2g8+lt0": cuda.sm90's own best tiling and
