@@ -39,8 +39,13 @@ Expected<std::vector<Case>> cases_of(const Case& c, Pass pass) {
   if (c.problem.m == 0) {
     return make_error(ErrorCode::kInvalidArgument, "bench: got m = 0, wanted at least 1");
   }
-  if (pass == Pass::kForward || pass == Pass::kDecode) return std::vector<Case>{c};
   const Problem& p = c.problem;
+  if (p.op == Op::kMlpGrad && c.in_place) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "bench: got mlp_grad in_place, wanted g and u kept: written over, run after "
+                      "run, they come to nothing, and products of zeros are faster");
+  }
+  if (pass == Pass::kForward || pass == Pass::kDecode) return std::vector<Case>{c};
   if ((p.op != Op::kMlp && p.op != Op::kMlpGrad) || p.norm.enabled || p.accumulate_dw ||
       p.residual != Residual::kNone) {
     return no_pass(c);

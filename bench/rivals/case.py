@@ -86,7 +86,7 @@ def parse(text: str, operators: Any, device: str) -> Case | None:
             case.op = word
         else:
             return None
-    if (case.concat or case.recompute) and case.op != "mlp_train":
+    if (case.concat or case.recompute or case.torch) and case.op != "mlp_train":
         return None
     return case if case.op else None
 

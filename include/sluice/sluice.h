@@ -156,6 +156,7 @@ typedef struct sluice_problem {
   int32_t save_dg_du;       ///< mlp_grad: also store dg and du (over g and u, if they are the same
                             ///< pointers and layout); they need no workspace then
   int32_t weights_static;   ///< nothing running or queued at run() writes the weights
+  int32_t reserved;         ///< 0
   int64_t alignment_bytes;  ///< every pointer is a multiple of it and of its element (of 2 where
                             ///< that is a block); a power of two, 1 to 4096
   sluice_layouts layout;
@@ -198,7 +199,7 @@ typedef void (*sluice_log_write)(void* user, const char* line);
 /// [0, count), and returns when the calls that it made have returned. They may run at once, on any
 /// threads, or one after another; sluice_run does what is left out. What precedes it happens before
 /// each call, and each call before its return. Called any number of times a run, on sluice_run's
-/// thread; callable while a plan lives; must not throw or longjmp. body does neither, and needs 64
+/// thread; callable while a plan lives; must not throw or longjmp. body does neither, and needs 128
 /// KiB of stack.
 typedef void (*sluice_parallel_for)(void* user, int32_t count, void (*body)(void* work, int32_t i),
                                     void* work);

@@ -70,6 +70,10 @@ Expected<Problem> to_cpp(const sluice_problem* given) noexcept {
   SLUICE_TRY(convert("y_dtype", c.y_dtype, kDTypeCount, &p.y_dtype));
   SLUICE_TRY(convert("dw_dtype", c.dw_dtype, kDTypeCount, &p.dw_dtype));
   SLUICE_TRY(convert("residual", c.residual, 3, &p.residual));
+  if (c.reserved != 0) {
+    return make_error(ErrorCode::kInvalidArgument, "problem.reserved: got %d, wanted 0",
+                      c.reserved);
+  }
   SLUICE_TRY(convert("gate.activation", c.gate.activation, kActivationCount, &p.gate.activation));
   p.m = c.m;
   p.d = c.d;
@@ -117,6 +121,7 @@ sluice_problem to_c(const Problem& p) noexcept {
   c.accumulate_dw = p.accumulate_dw;
   c.save_dg_du = p.save_dg_du;
   c.weights_static = p.weights_static;
+  c.reserved = 0;
   c.alignment_bytes = p.alignment_bytes;
   c.layout = std::bit_cast<sluice_layouts>(p.layout);
   return c;

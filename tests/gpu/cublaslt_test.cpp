@@ -101,6 +101,34 @@ TEST_F(GpuCublasLt, EveryConfigAgainstTheOracle) {
   }
 }
 
+// Weights and their gradients in one matrix each, dg and du in buffers of their own: dx and dw are
+// two products then. Integers: exact, so the same bits.
+TEST_F(GpuCublasLt, GradientsOfTheHiddenLayerMayLieApart) {
+  Job job = make_job("129x72x264:mlp_grad:save_dg_du:concat:identity:fill=integers", forced());
+  harness::OperandSet& set = *job.set;
+  const auto bits_with = [&](const Operands& operands) {
+    EXPECT_OK(set.reset_outputs());
+    EXPECT_OK(sluice::run(job.plan, operands, job.workspace.workspace, gpu::rig().stream()));
+    EXPECT_OK(gpu::rig().synchronize());
+    std::string bits;
+    for (const Operand id : {Operand::kDx, Operand::kDwGate, Operand::kDwUp}) {
+      const auto now = set.host_matrix(id).value();
+      bits.append(static_cast<const char*>(now.data),
+                  static_cast<std::size_t>(extent_bytes(now.spec)));
+    }
+    return bits;
+  };
+  const std::string together = bits_with(set.operands());
+  expect_right(job);
+  Operands apart = set.operands();
+  const auto bytes = static_cast<std::size_t>(extent_bytes(set.spec(Operand::kDg)));
+  ASSERT_CUDA(cudaMalloc(&apart.dg, bytes));
+  ASSERT_CUDA(cudaMalloc(&apart.du, bytes));
+  EXPECT_TRUE(together == bits_with(apart));
+  ASSERT_CUDA(cudaFree(apart.dg));
+  ASSERT_CUDA(cudaFree(apart.du));
+}
+
 // Threads share the handle and the table of algorithms.
 TEST_F(GpuCublasLt, ThreadsAtOnceOnTwoStreams) {
   const std::vector<std::string> cases = {"130x136x200:down:bias_down", "96x264x520:mlp",

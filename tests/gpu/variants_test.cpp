@@ -196,6 +196,14 @@ TEST_P(PerOp, SpecialValues) {
   }
 }
 
+// Rows of more columns than the threads of the norm's launch hold.
+TEST(Variants, WideNorms) {
+  for (const std::string text :
+       {"3x9000x96:mlp:add_norm:residual_norm_input", "20x8200x64:gate_up:norm"}) {
+    EXPECT_GT(verify_everywhere(text), 0);
+  }
+}
+
 // Pointers that are no more aligned than an element.
 TEST_P(PerOp, SmallestAlignment) {
   EXPECT_GT(verify_everywhere("21x33x47:" + GetParam() + ":bf16/bf16/bf16/bf16:align=2:pad=1"), 0);

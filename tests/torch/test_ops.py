@@ -367,6 +367,16 @@ class Gradients(OnDevice):
                     with self.assertRaisesRegex(RuntimeError, "second derivatives are not defined"):
                         first.square().sum().backward()
 
+    def test_first_derivatives_of_one_input_may_be_kept_in_the_graph(self) -> None:
+        """Only x wants a gradient; with 0 tokens too."""
+        weights = self.weights(24, 40, torch.float32)
+        for tokens in (5, 0):
+            (x,) = self.leaves(weights.x(tokens))
+            loss = ops.mlp(x, *weights.mlp()[:3]).square().sum()
+            plain = torch.autograd.grad(loss, x, retain_graph=True)[0]
+            first = torch.autograd.grad(loss, x, create_graph=True)[0]
+            self.assertTrue(torch.equal(first, plain))
+
     def test_what_is_saved_may_not_be_overwritten(self) -> None:
         weights = self.weights(24, 40, torch.float32)
         other, leaf, *rest = weights.x(5, seed=2), *self.leaves(weights.x(5), *weights.mlp()[:3])

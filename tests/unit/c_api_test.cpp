@@ -167,13 +167,15 @@ TEST(CApi, StructVersions) {
   EXPECT_EQ(later.known.struct_size, sizeof(later));
   EXPECT_EQ(later.added, 0);
 
+  later.known.reserved = 1;
+  expect_error(SLUICE_INVALID_ARGUMENT, "problem.reserved: got 1",
+               [&](auto* e) { return sluice_validate(&later.known, e); });
+
   const sluice_problem good = small_problem();
   sluice_options options{};
   expect_error(SLUICE_INVALID_ARGUMENT, "options: struct_size is 0",
                [&](auto* e) { return sluice_plan_init(&plan, &good, &d, &options, e); });
-  // A caller of the first version, whose struct ended before parallel_for: it is not looked at.
-  options.struct_size = offsetof(sluice_options, parallel_for);
-  options.parallel_for = [](void*, int32_t, void (*)(void*, int32_t), void*) { std::abort(); };
+  options.struct_size = offsetof(sluice_options, parallel_for);  // the first version's
   options.threads = 2;
   ASSERT_EQ(sluice_plan_init(&plan, &good, &d, &options, nullptr), SLUICE_OK);
   EXPECT_EQ(sluice_plan_threads(&plan), 2);
@@ -441,6 +443,10 @@ TEST(CApi, RunsOnTheCallersThreads) {
   options.parallel_for = nullptr;
   EXPECT_EQ(h, h_of());
   EXPECT_EQ(asked, 3);
+  // A caller of the first version, whose struct ended before parallel_for: it is not looked at.
+  options.parallel_for = [](void*, int32_t, void (*)(void*, int32_t), void*) { std::abort(); };
+  options.struct_size = offsetof(sluice_options, parallel_for);
+  EXPECT_EQ(h, h_of());
 }
 
 TEST(CApi, LogCallbackIsTold) {

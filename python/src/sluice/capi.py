@@ -98,7 +98,7 @@ class CProblem(Structure):
             (name, c_int32)
             for name in (
                 "bias_gate_up", "bias_down", "save_g_u", "recompute", "accumulate_dw",
-                "save_dg_du", "weights_static",
+                "save_dg_du", "weights_static", "reserved",
             )
         ),
         ("alignment_bytes", c_int64),

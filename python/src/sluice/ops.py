@@ -337,10 +337,14 @@ def _once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, 
             results = backward(ctx, *gradients)
         if not torch.is_grad_enabled():  # no create_graph
             return results
+        wanted = [r.detach().requires_grad_() for r in results if r is not None]
+        if not wanted:
+            return results
         refuse = torch._C._functions.DelayedError(
-            "sluice: second derivatives are not defined", sum(r is not None for r in results)
+            "sluice: second derivatives are not defined", len(wanted)
         )
-        refused = iter(refuse(*(r.detach().requires_grad_() for r in results if r is not None)))
+        outputs = refuse(*wanted)  # a tensor where there is one, else a tuple
+        refused = iter(outputs if isinstance(outputs, tuple) else (outputs,))
         return tuple(None if r is None else next(refused) for r in results)
 
     return once

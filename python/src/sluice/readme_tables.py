@@ -77,7 +77,6 @@ _FIELDS = {
     "output": _text_field("output", "output"),
     "variant": _text_field("variant", "variant"),
     "config": _text_field("config", "config"),
-    "policy": _text_field("policy", "policy"),
     "baseline": _text_field("baseline", "baseline"),
     "baseline_config": _text_field("baseline's configuration", "baseline_config"),
     "m": _number_field("M", "m", formats.count),
