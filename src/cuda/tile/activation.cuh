@@ -43,7 +43,8 @@ __device__ __forceinline__ Gate plain_gate(Activation activation) {
 }
 
 /// Calls f with the gate: its activation constant, and with `plain` (every other parameter is the
-/// default, or f sets those that are not) those too, so that clamps and multiplications by 1 cost nothing.
+/// default, or f sets those that are not) those too, so that clamps and multiplications by 1 cost
+/// nothing.
 template <class F>
 __device__ __forceinline__ void with_gate(const Gate& gate, bool plain, const F& f) {
   with_activation(gate.activation, [&](auto activation) {
