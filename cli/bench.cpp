@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 
@@ -21,6 +22,8 @@ struct Arguments {
   int layers = 0;
   std::string pass = "fwd";
   bool quick = false;
+  double milliseconds = 0;
+  std::vector<std::string> baselines;
   std::string json;
 };
 
@@ -94,6 +97,7 @@ struct Findings {
   int unsettled = 0;
   std::string json;  // the file; empty or - for none
   harness::Meta meta;
+  std::chrono::steady_clock::time_point written{};
 
   Status write() const {
     ordered_json out = harness::results_json(meta, rows);
@@ -101,13 +105,19 @@ struct Findings {
     return harness::write_text(json, out.dump(2) + "\n");
   }
 
-  // After every shape: who stops a long bench, or is stopped by an error, keeps what was measured.
+  // After every shape, once a second: who stops a long bench keeps what was measured.
   Status add(const std::vector<harness::Row>& more, bool right, bool converged) {
     passed = passed && right;
     unsettled += converged ? 0 : 1;
     rows.insert(rows.end(), more.begin(), more.end());
-    return json.empty() || json == "-" ? Status{} : write();
+    const auto now = std::chrono::steady_clock::now();
+    if (now - written < std::chrono::seconds(1)) return {};
+    written = now;
+    return keep();
   }
+
+  // What there is, in the file.
+  Status keep() const { return json.empty() || json == "-" ? Status{} : write(); }
 };
 
 Status bench_jobs(const std::vector<Job>& jobs, harness::Rig& rig,
@@ -179,6 +189,16 @@ harness::BenchOptions bench_options(const Arguments& args, const Context& contex
     options.timer.noise = 0.05;
     if (options.copies == 0) options.copies = 2;
   }
+  options.baselines = args.baselines;
+  if (args.milliseconds > 0) {
+    // A sweep of many shapes: of each a few samples beside its rival's, and a look at one row.
+    options.timer.min_total_us = args.milliseconds * 1e3;
+    options.timer.max_total_us = 10 * options.timer.min_total_us;
+    options.timer.warm_up_us = options.timer.min_total_us / 4;
+    options.timer.min_samples = 5;
+    options.verify.max_rows = 1;
+    options.verify.max_operations = 1e6;
+  }
   return options;
 }
 
@@ -219,7 +239,9 @@ int bench(const Arguments& args, const Context& context) {
           ? bench_jobs(*jobs, **rig, *ceilings, options, progress, found)
           : bench_layers(args, **rig, *ceilings, options, context.quiet, progress, found);
   progress.clear();
+  const Status kept = found.keep();
   if (!status) return fail(status.error());
+  if (!kept) return fail(kept.error());
   if (!context.quiet && found.unsettled > 0) {
     fmt::print(stderr, "sluice: {} of the shapes reached the time cap above the noise goal\n",
                found.unsettled);
@@ -259,6 +281,12 @@ void add_bench(CLI::App& app, Context& context) {
       ->check(CLI::IsMember({"fwd", "bwd", "full", "decode"}))
       ->capture_default_str();
   verb->add_flag("--quick", args->quick, "Fewer samples and copies: a look, not a measurement");
+  const auto names = harness::row_baselines();
+  verb->add_option("--milliseconds", args->milliseconds,
+                   "Timing of each candidate, for sweeps over many shapes; 0 for 300, or 50 quick")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--baseline", args->baselines, "Time this baseline alone; may be repeated")
+      ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())));
   verb->add_option("--json", args->json, "Write results to this file, - for standard output");
   add_device_option(*verb, context);
   add_kernel_options(*verb, context);

@@ -128,6 +128,21 @@ Expected<DType> parse_dtype(const std::string& name) {
                     "dtype: got \"%s\", wanted bf16, fp16, fp32 or fp64", name.c_str());
 }
 
+std::optional<std::pair<std::int64_t, std::int64_t>> parse_range(const std::string& word) {
+  constexpr std::int64_t kMost = 65536;  // more is a typing error, not a wish
+  std::pair<std::int64_t, std::int64_t> range{0, 0};
+  const char* const stop = word.data() + word.size();
+  auto read = std::from_chars(word.data(), stop, range.first);
+  range.second = range.first;
+  if (read.ec == std::errc{} && read.ptr != stop && *read.ptr == '-') {
+    read = std::from_chars(read.ptr + 1, stop, range.second);
+  }
+  const bool whole = read.ec == std::errc{} && read.ptr == stop;
+  if (!whole || range.first < 1 || range.second < range.first) return std::nullopt;
+  if (range.second - range.first >= kMost) return std::nullopt;
+  return range;
+}
+
 Expected<std::vector<std::string>> read_problem_file(const std::string& path) {
   std::ifstream file(path);
   if (!file) {
@@ -140,7 +155,16 @@ Expected<std::vector<std::string>> read_problem_file(const std::string& path) {
     const std::size_t first = line.find_first_not_of(" \t\r");
     if (first == std::string::npos) continue;
     const std::size_t last = line.find_last_not_of(" \t\r");
-    lines.push_back(line.substr(first, last - first + 1));
+    const std::string text = line.substr(first, last - first + 1);
+    const std::size_t head = text.find('x');
+    const auto tokens = parse_range(text.substr(0, head));
+    if (!tokens || tokens->first == tokens->second || head == std::string::npos) {
+      lines.push_back(text);  // whoever parses it says what is wrong
+      continue;
+    }
+    for (std::int64_t m = tokens->first; m <= tokens->second; ++m) {
+      lines.push_back(std::to_string(m) + text.substr(head));
+    }
   }
   if (lines.empty()) {
     return make_error(ErrorCode::kInvalidArgument, "%s: holds no problem", path.c_str());

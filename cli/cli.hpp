@@ -4,9 +4,11 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/progress.hpp"
@@ -84,7 +86,11 @@ Expected<std::unique_ptr<Scheduler>> open_scheduler(const Context& context, cons
 /// "bf16", "fp16", "fp32", "fp64". Errors: kInvalidArgument.
 Expected<DType> parse_dtype(const std::string& name);
 
-/// Lines of a problem file: "#" starts a comment, blank lines are skipped.
+/// "16" or "1-64"; nothing where it is neither.
+std::optional<std::pair<std::int64_t, std::int64_t>> parse_range(const std::string& word);
+
+/// Lines of a problem file: "#" starts a comment, blank lines are skipped, 1-64x4096x14336 stands
+/// for 64 lines.
 /// Errors: kInvalidArgument where the file cannot be read or holds no line.
 Expected<std::vector<std::string>> read_problem_file(const std::string& path);
 

@@ -4,28 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "harness/models.hpp"
 
 namespace sluice::cli {
 namespace {
-
-// "16" or "1-64"; nothing where it is neither. At most 65536 counts: a typing error, not a wish.
-std::optional<std::pair<std::int64_t, std::int64_t>> parse_range(const std::string& word) {
-  constexpr std::int64_t kMost = 65536;
-  std::pair<std::int64_t, std::int64_t> range{0, 0};
-  const char* const stop = word.data() + word.size();
-  auto read = std::from_chars(word.data(), stop, range.first);
-  range.second = range.first;
-  if (read.ec == std::errc{} && read.ptr != stop && *read.ptr == '-') {
-    read = std::from_chars(read.ptr + 1, stop, range.second);
-  }
-  const bool whole = read.ec == std::errc{} && read.ptr == stop;
-  if (!whole || range.first < 1 || range.second < range.first) return std::nullopt;
-  if (range.second - range.first >= kMost) return std::nullopt;
-  return range;
-}
 
 CLI::Validator token_range() {
   return CLI::Validator(

@@ -176,13 +176,17 @@ struct Rival {
 // The rivals that every part has. What a forward part saves is no matter of its baselines, which
 // store g and u in any case.
 Expected<std::vector<Rival>> make_rivals(const std::vector<Part>& parts, Rig& rig,
-                                         const Options& options) {
+                                         const BenchOptions& options) {
   std::vector<Rival> out;
   for (const Part& part : parts) {
     Case c = part.test_case;
     c.problem.save_g_u = c.problem.save_g_u && parts.size() == 1;
-    auto made = make_baselines(c, rig, options);
+    auto made = make_baselines(c, rig, options.plan);
     if (!made) return made.error();
+    std::erase_if(*made, [&](const std::unique_ptr<Baseline>& baseline) {
+      return !options.baselines.empty() &&
+             std::ranges::find(options.baselines, baseline->name()) == options.baselines.end();
+    });
     if (&part == &parts.front()) {
       for (auto& baseline : *made) {
         out.emplace_back();
@@ -399,7 +403,7 @@ Expected<CaseBench> bench_case(const Case& test_case, Rig& rig, const Ceilings& 
     if (!part) return part.error();
     parts.push_back(std::move(*part));
   }
-  const auto rivals = make_rivals(parts, rig, options.plan);
+  const auto rivals = make_rivals(parts, rig, options);
   if (!rivals) return rivals.error();
   const auto timings = time_parts(parts, *rivals, rig, options);
   if (!timings) return timings.error();

@@ -34,6 +34,7 @@ struct BenchOptions {
   const PairedCeilings* paired = nullptr;  ///< timed in turn with the cases; null for none
   std::optional<std::string> model;        ///< for the rows
   int tp = 1;                              ///< for the rows
+  std::vector<std::string> baselines{};    ///< names of those to time; empty for all there are
   /// Told what is being done, for a progress line; may be empty.
   std::function<void(const std::string&)> progress;
 };

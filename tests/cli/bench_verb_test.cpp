@@ -194,6 +194,29 @@ TEST(Bench, TableAndFileTogether) {
   EXPECT_THAT(results["meta"]["command"].get<std::string>(), Not(HasSubstr("/")));
 }
 
+// A list of ranges, little time for each, one rival by name.
+TEST(Bench, SweepsOverTokensBesideOneBaseline) {
+  const Folder folder;
+  const std::string list = folder.write("list.txt", "1-3x64x96  # three\n7x32x48\n");
+  const Outcome bench = sluice({"bench", "--file", list, "--milliseconds", "2", "--baseline",
+                                "own_unfused", "--device", "cpu", "--json", "-"});
+  ASSERT_EQ(bench.code, 0) << bench.err;
+  const json results = json::parse(bench.out);
+  std::vector<int> tokens;
+  for (const json& row : results["rows"]) {
+    EXPECT_EQ(row["baseline"], "own_unfused");
+    tokens.push_back(row["m"]);
+  }
+  EXPECT_EQ(tokens, (std::vector<int>{1, 2, 3, 7}));
+  const Outcome other = sluice({"bench", "4x64x96", "--milliseconds", "2", "--baseline",
+                                "cublaslt_chain", "--device", "cpu", "--json", "-"});
+  ASSERT_EQ(other.code, 0) << other.err;
+  EXPECT_TRUE(json::parse(other.out)["rows"][0]["baseline"].is_null());
+  EXPECT_EQ(sluice({"bench", "4x64x96", "--baseline", "nobody", "--device", "cpu"}).code, 2);
+  const std::string backwards = folder.write("backwards.txt", "3-1x64x96\n");
+  EXPECT_EQ(sluice({"bench", "--file", backwards, "--device", "cpu"}).code, 2);
+}
+
 TEST(Bench, AFileKeepsWhatWasMeasuredBeforeAnError) {
   const Folder folder;
   const std::string file = folder.path("out.json");
