@@ -196,6 +196,35 @@ TEST(DecodeConfig, RanksTheNarrowestTilings) {
   EXPECT_EQ(cuda::sm90::decode_ranked({65, 4096, 14336, true, true, kSmCount}, out), 0U);
 }
 
+// Where a launch's latency weighs more than a deep ring, the ring that leaves room for the next
+// launch's CTA comes first; in gate_up the wider one where its 32 slots hold a CTA's rows.
+TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
+  std::array<DecodeTiling, 32> out;
+  const auto first = [&](int m, Widths w, bool down) {
+    cuda::sm90::decode_ranked({m, w.d, w.h, !down, down, kSmCount}, out);
+    return name_of(out[0]);
+  };
+  EXPECT_EQ(first(1, {576, 1536}, false), "t8r32k256s5");
+  EXPECT_EQ(first(8, {2048, 2048}, false), "t8r32k256s5");
+  EXPECT_EQ(first(8, {1024, 3072}, false), "t8r16k512s4");
+  EXPECT_EQ(first(8, {1024, 3072}, true), "t8r16k512s4");
+  EXPECT_EQ(first(9, {576, 1536}, false), "t16r32k256s4");
+  EXPECT_EQ(first(16, {2048, 8192}, false), "t16r64k256s5");
+  EXPECT_EQ(first(16, {2048, 8192}, true), "t16r16k512s3");
+  for (const Widths w : {Widths{2880, 2880}, Widths{2304, 9216}, Widths{4096, 14336}}) {
+    for (const int m : {1, 16}) {
+      for (const bool down : {false, true}) {
+        const std::size_t count =
+            cuda::sm90::decode_ranked({m, w.d, w.h, !down, down, kSmCount}, out);
+        for (std::size_t i = 0; i < count; ++i) EXPECT_FALSE(out[i].half) << name_of(out[i]);
+      }
+    }
+  }
+  // In one launch of both there is nothing to be beside.
+  const std::size_t count = cuda::sm90::decode_ranked({1, 576, 1536, true, true, kSmCount}, out);
+  EXPECT_EQ(count, 1U);
+}
+
 // K is divided only where the rows of two CTAs are one block: 4096 rows are 4 boxes a cluster of
 // 66, 5120 are 5, 8192 are 8.
 TEST(DecodeConfig, DividesWhatIsOneBlock) {

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -307,6 +310,27 @@ TEST_F(GpuDecode, ALayerOfLlama8B) {
     EXPECT_GT(verify_decode(m + "x4096x14336:mlp", false), 0);
   }
 }
+
+#if defined(SLUICE_CUDA_DEBUG)
+// Somebody wrote over the header: the arrivals of one launch no longer flip the barrier's top bit
+// for all. Where a release build would hang, the watchdog traps, and run(), which waits in a debug
+// build, returns it. The trap ends the process's context: hence a process of its own.
+TEST_F(GpuDecode, AStuckGridBarrierIsAnError) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run_stuck = [] {
+    Options options;
+    options.variant = "cuda.sm90_decode";
+    const Job job = make_job("1x264x136:mlp", options);
+    EXPECT_OK(gpu::rig().synchronize());
+    const std::uint32_t word = 0x7FFFFFFFU;
+    EXPECT_CUDA(cudaMemcpy(job.workspace.workspace.data, &word, sizeof(word), cudaMemcpyDefault));
+    const Status status = job.run(gpu::rig().stream());
+    std::fprintf(stderr, "%s\n", status ? "no error" : status.error().message);
+    std::_Exit(!status && status.error().code == ErrorCode::kDevice ? 0 : 1);
+  };
+  EXPECT_EXIT(run_stuck(), testing::ExitedWithCode(0), "launch failure");
+}
+#endif
 
 }  // namespace
 }  // namespace sluice

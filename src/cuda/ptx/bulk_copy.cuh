@@ -45,6 +45,12 @@ __device__ __forceinline__ void fence_global_for_async() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
+/// Brings the descriptor of a tensor map (a __grid_constant__ parameter) on chip, ahead of its
+/// first copy. One thread.
+__device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 /// One box of a tensor map that is a __grid_constant__ parameter, at `coords`, innermost first.
 /// `destination`: 128 bytes aligned, with a 128-byte swizzle 1024. One thread.
 __device__ __forceinline__ void tensor_copy_2d(void* destination, const CUtensorMap& map,

@@ -8,8 +8,10 @@ namespace {
 
 template <class Cfg>
 constexpr bool serves(const DecodeTiling& t) {  // with any split
-  return t.boxes == Cfg::kWeightBoxes && t.tokens == Cfg::kTokens && t.rows == Cfg::kRows &&
-         t.depth == Cfg::kDepth && t.stages == Cfg::kStages;
+  static_assert(kResident<Cfg> == 1 || !Cfg::kWeightBoxes);
+  return t.boxes == Cfg::kWeightBoxes && t.half == (kResident<Cfg> == 2) &&
+         t.tokens == Cfg::kTokens && t.rows == Cfg::kRows && t.depth == Cfg::kDepth &&
+         t.stages == Cfg::kStages;
 }
 
 template <class Cfg>
@@ -38,7 +40,9 @@ Status launch_first(const DecodeLaunch& launch, const DecodeParams& params) noex
 
 template <class E>
 Status launch_typed(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
-  return launch_first<RowsConfig<E, 8, 32, 512, 5>, RowsConfig<E, 16, 64, 256, 5>,
+  return launch_first<RowsConfig<E, 8, 32, 512, 5>, RowsConfig<E, 8, 32, 256, 5>,
+                      RowsConfig<E, 8, 16, 512, 4>, RowsConfig<E, 16, 32, 256, 4>,
+                      RowsConfig<E, 16, 16, 512, 3>, RowsConfig<E, 16, 64, 256, 5>,
                       RowsConfig<E, 16, 32, 512, 4>, BoxesConfig<E, 32, 64, 128, 9>,
                       BoxesConfig<E, 64, 64, 256, 3>, BoxesConfig<E, 64, 64, 128, 7>>(launch,
                                                                                       params);

@@ -114,6 +114,11 @@ __device__ __forceinline__ void produce_activations(const DecodeParams& p,
   tile::RingCursor<Cfg::kStages> ring{0, 1};
   int barriers = 0;
   ptx::launch_dependents();
+  if constexpr (Cfg::kActivationBoxes) {
+    if (threadIdx.x % 32 == 0) {
+      ptx::prefetch_tensor_map(p.h_out.base != nullptr ? p.x_map : p.h_map);
+    }
+  }
   ptx::wait_for_prerequisites();
   if (p.h_out.base != nullptr) {
     if (p.norm.n.base != nullptr) meet<Cfg>(p, smem.ready(0), barriers++);
@@ -169,7 +174,7 @@ __device__ __forceinline__ void consume_all(const DecodeParams& p, const DecodeS
 }
 
 template <class Cfg>
-__global__ void __launch_bounds__(kDecodeThreads, 1)
+__global__ void __launch_bounds__(kDecodeThreads, kResident<Cfg>)
     decode(const __grid_constant__ DecodeParams p) {
   extern __shared__ __align__(1024) char raw[];
   const DecodeSmem<Cfg> smem{raw};

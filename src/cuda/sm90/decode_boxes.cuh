@@ -76,7 +76,7 @@ __device__ __forceinline__ void stream_boxes(const DecodeParams& p, const Decode
 }
 
 template <class Cfg>
-using Sums = float[Cfg::kTiles][Cfg::kTokens / 2];
+using Sums = float[Cfg::kTokens / 2];
 
 // d += the products of one stage's `spans`.
 template <class Cfg>
@@ -84,7 +84,6 @@ __device__ __forceinline__ void multiply_boxes(const DecodeSmem<Cfg>& smem, int 
                                                Sums<Cfg>& d) {
   using Mma = ptx::Wgmma<Cfg::kTokens, typename Cfg::Element>;
   // In a descriptor, addresses count 16 bytes.
-  constexpr int kTile = 64 * kSpanBytes / 16;
   constexpr int kWeightSpan = Cfg::kRows * kSpanBytes / 16;
   constexpr int kTokenSpan = Cfg::kTokens * kSpanBytes / 16;
   const std::uint64_t a = ptx::descriptor_sw128(ptx::shared_address(smem.weights(stage)));
@@ -95,11 +94,7 @@ __device__ __forceinline__ void multiply_boxes(const DecodeSmem<Cfg>& smem, int 
     if (span >= spans) break;
 #pragma unroll
     for (int step = 0; step < kSpanColumns / 16; ++step) {
-#pragma unroll
-      for (int t = 0; t < Cfg::kTiles; ++t) {
-        Mma::mma(d[t], a + span * kWeightSpan + t * kTile + step * 2,
-                 b + span * kTokenSpan + step * 2, false);
-      }
+      Mma::mma(d, a + span * kWeightSpan + step * 2, b + span * kTokenSpan + step * 2, false);
     }
   }
   ptx::wgmma_commit();
@@ -113,24 +108,21 @@ __device__ __forceinline__ void finish_pairs(const DecodeParams& p, UnitRange bl
   using Element = typename Cfg::Element;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
+  const int unit = block.begin + warp;
+  if (unit >= block.end) return;
+  const int pair = unit * kUnitPairs<Cfg> + lane / 4;
+  const float b_gate = p.b_gate != nullptr ? vector_at<Element>(p.b_gate, pair) : 0;
+  const float b_up = p.b_gate != nullptr ? vector_at<Element>(p.b_up, pair) : 0;
   tile::with_epilogue_gate(p.gate, [&](const Gate& gate) {
 #pragma unroll
-    for (int t = 0; t < Cfg::kTiles; ++t) {
-      const int unit = block.begin + t * 4 + warp;
-      if (unit >= block.end) break;
-      const int pair = unit * kUnitPairs<Cfg> + lane / 4;
-      const float b_gate = p.b_gate != nullptr ? vector_at<Element>(p.b_gate, pair) : 0;
-      const float b_up = p.b_gate != nullptr ? vector_at<Element>(p.b_up, pair) : 0;
-#pragma unroll
-      for (int i = 0; i < Cfg::kTokens / 4; ++i) {
-        const int token = i / 2 * 8 + lane % 4 * 2 + i % 2;
-        const float first = d[t][i / 2 * 4 + i % 2];
-        const float second = d[t][i / 2 * 4 + i % 2 + 2];
-        const float g = (p.up_first != 0 ? second : first) + b_gate;
-        const float u = (p.up_first != 0 ? first : second) + b_up;
-        if (token < p.m) {
-          *element_at<Element>(p.h_out, token, pair) = Element(math::gate_mul(gate, g, u));
-        }
+    for (int i = 0; i < Cfg::kTokens / 4; ++i) {
+      const int token = i / 2 * 8 + lane % 4 * 2 + i % 2;
+      const float first = d[i / 2 * 4 + i % 2];
+      const float second = d[i / 2 * 4 + i % 2 + 2];
+      const float g = (p.up_first != 0 ? second : first) + b_gate;
+      const float u = (p.up_first != 0 ? first : second) + b_up;
+      if (token < p.m) {
+        *element_at<Element>(p.h_out, token, pair) = Element(math::gate_mul(gate, g, u));
       }
     }
   });
@@ -142,24 +134,24 @@ __device__ __forceinline__ void finish_pairs(const DecodeParams& p, UnitRange bl
 template <class Cfg>
 __device__ __forceinline__ void add_other_half(const DecodeSmem<Cfg>& smem, bool mine, int rank,
                                                Sums<Cfg>& d) {
-  constexpr int kVectors = Cfg::kTokens / 8;  // of four floats, a thread and tile
+  constexpr int kVectors = Cfg::kTokens / 8;  // of four floats, a thread
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) % 64 / 32;
   float4* const box = reinterpret_cast<float4*>(smem.base) + warp * 32 + lane;
   ptx::cluster_sync();  // both have read their last stage
   if (!mine) {
 #pragma unroll
-    for (int i = 0; i < Cfg::kTiles * kVectors; ++i) {
-      const float* from = &d[i / kVectors][i % kVectors * 4];
+    for (int i = 0; i < kVectors; ++i) {
+      const float* from = &d[i * 4];
       ptx::store_to_peer(box + i * 64, make_float4(from[0], from[1], from[2], from[3]), rank ^ 1);
     }
   }
   ptx::cluster_sync();
   if (!mine) return;
 #pragma unroll
-  for (int i = 0; i < Cfg::kTiles * kVectors; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     const float4 other = box[i * 64];
-    float* sums = &d[i / kVectors][i % kVectors * 4];
+    float* sums = &d[i * 4];
     sums[0] += other.x;
     sums[1] += other.y;
     sums[2] += other.z;
@@ -179,20 +171,17 @@ __device__ __forceinline__ void finish_down(const DecodeParams& p, const DecodeS
     add_other_half<Cfg>(smem, mine, rank, d);
     if (!mine) return;
   }
+  const int unit = block.begin + warp;
+  if (unit >= block.end) return;
 #pragma unroll
-  for (int t = 0; t < Cfg::kTiles; ++t) {
-    const int unit = block.begin + t * 4 + warp;
-    if (unit >= block.end) break;
+  for (int half = 0; half < 2; ++half) {
+    const int row = unit * kUnitRows<Cfg> + half * 8 + lane / 4;
+    if (row >= p.d) break;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = unit * kUnitRows<Cfg> + half * 8 + lane / 4;
-      if (row >= p.d) break;
-#pragma unroll
-      for (int i = 0; i < Cfg::kTokens / 4; ++i) {
-        const int token = i / 2 * 8 + lane % 4 * 2 + i % 2;
-        if (token >= p.m) continue;
-        store_y<typename Cfg::Element>(p, token, row, d[t][i / 2 * 4 + half * 2 + i % 2]);
-      }
+    for (int i = 0; i < Cfg::kTokens / 4; ++i) {
+      const int token = i / 2 * 8 + lane % 4 * 2 + i % 2;
+      if (token >= p.m) continue;
+      store_y<typename Cfg::Element>(p, token, row, d[i / 2 * 4 + half * 2 + i % 2]);
     }
   }
 }
@@ -222,8 +211,7 @@ __device__ __forceinline__ void consume_boxes(const DecodeParams& p, const Decod
       ring.advance();
     }
     ptx::named_barrier_arrive(kRingBarrier + (warpgroup ^ 1), kConsumers);
-#pragma unroll
-    for (int t = 0; t < Cfg::kTiles; ++t) ptx::wgmma_fence_accumulators(d[t]);
+    ptx::wgmma_fence_accumulators(d);
     if constexpr (kGated) {
       finish_pairs<Cfg>(p, phase.block(b), d);
     } else {

@@ -14,8 +14,12 @@ namespace {
 // the stages (tokens x depth x 2) and the reduction. See docs/kernels/mlp_decode.md, "Tilings".
 constexpr DecodeTiling kTilings[] = {
     {.tokens = 8, .rows = 32, .depth = 512, .stages = 5},
+    {.tokens = 8, .rows = 32, .depth = 256, .stages = 5, .half = true},
+    {.tokens = 8, .rows = 16, .depth = 512, .stages = 4, .half = true},
     {.tokens = 16, .rows = 64, .depth = 256, .stages = 5},
     {.tokens = 16, .rows = 32, .depth = 512, .stages = 4},
+    {.tokens = 16, .rows = 32, .depth = 256, .stages = 4, .half = true},
+    {.tokens = 16, .rows = 16, .depth = 512, .stages = 3, .half = true},
     {.tokens = 32, .rows = 64, .depth = 128, .stages = 9, .boxes = true},
     {.tokens = 64, .rows = 64, .depth = 256, .stages = 3, .boxes = true},
     {.tokens = 64, .rows = 64, .depth = 128, .stages = 7, .boxes = true},
@@ -25,6 +29,8 @@ constexpr double kMemoryLatencyUs = 2.5;    // 79 KB in flight stream 8 % slower
 // Of an SM, weights and activations together: log of the kernel's page.
 constexpr double kRowsBytesPerUs = 50e3;
 constexpr double kBoxesBytesPerUs = 70e3;
+// Of an SM, a layer: below it what a launch costs beside its bytes weighs more than a deep ring.
+constexpr double kSmallModelBytes = 800e3;
 constexpr double kStageUs = 0.02;    // of boxes: what a stage costs beside its bytes
 constexpr double kExchangeUs = 1.0;  // two cluster barriers
 
@@ -57,6 +63,23 @@ bool can_divide(const DecodeTiling& t, const DecodeShape& s) {
   return (boxes + groups - 1) / groups <= t.rows / kMmaRows;
 }
 
+bool offers_half(const DecodeShape& s) {
+  if (s.gate_up == s.down) return false;  // a cooperative launch starts late in any case
+  // Rows of down that are more than one block of a half ring bring all of h once more.
+  return 6.0 * static_cast<double>(s.d * s.h) <= kSmallModelBytes * s.sm_count &&
+         s.d <= std::int64_t{kMmaRows} * s.sm_count;
+}
+
+// Of half rings the one to try first: in gate_up the wider one where a CTA's rows are one block of
+// it; where they are more, its blocks of few tokens are small ones, of more tokens no half rings.
+bool leads(const DecodeTiling& t, const DecodeShape& s) {
+  if (!t.half) return false;
+  if (s.down) return t.rows == kMmaRows;
+  const double rows = 2 * ceil_div(static_cast<double>(s.h), s.sm_count);
+  if (rows <= 2 * kMmaRows) return t.rows == 2 * kMmaRows;
+  return t.tokens == kDecodeRowTokens && t.rows == kMmaRows;
+}
+
 }  // namespace
 
 std::span<const DecodeTiling> decode_tilings() noexcept { return kTilings; }
@@ -87,6 +110,7 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
     if (tiling.tokens < shape.m) continue;
     if (tokens == 0) tokens = tiling.tokens;
     if (tiling.tokens != tokens) break;
+    if (tiling.half && !offers_half(shape)) continue;
     ranked[count++] = tiling;
     if (can_divide(tiling, shape)) {
       ranked[count] = tiling;
@@ -95,6 +119,7 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
   }
   std::stable_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count),
                    [&](const DecodeTiling& a, const DecodeTiling& b) {
+                     if (leads(a, shape) != leads(b, shape)) return leads(a, shape);
                      return decode_model_us(a, shape) < decode_model_us(b, shape);
                    });
   std::copy_n(ranked.begin(), std::min(count, out.size()), out.begin());

@@ -24,6 +24,7 @@ struct DecodeTiling {
   int stages = 5;
   int split = 1;       ///< CTAs that share the same rows of w_down, each a part of the columns
   bool boxes = false;  ///< weights by boxes and wgmma, else by rows and mma.sync
+  bool half = false;   ///< two CTAs fit an SM: the next launch's fills its ring beside this one's
 
   friend bool operator==(const DecodeTiling&, const DecodeTiling&) = default;
 };
@@ -46,8 +47,9 @@ struct DecodeShape {
 [[nodiscard]] double decode_model_us(const DecodeTiling& tiling, const DecodeShape& shape) noexcept;
 
 /// The tilings made for the shape's tokens, and for down alone those by boxes also with K divided
-/// where a cluster's rows are one block; by decode_model_us(), equal ones in the order of
-/// decode_tilings(). Writes at most out.size(), returns how many there are.
+/// where a cluster's rows are one block; half rings for one operator of a small model alone. By
+/// decode_model_us(), equal ones in the order of decode_tilings(), but the half ring that suits a
+/// small model first. Writes at most out.size(), returns how many there are.
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept;
 
 /// CTAs of a launch: one an SM in whole groups of `split`, but no more groups than units: rows of

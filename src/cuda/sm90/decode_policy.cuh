@@ -57,19 +57,15 @@ struct BoxesConfig {
   static constexpr int kStages = kStageCount;
   static constexpr bool kWeightBoxes = true;
   static constexpr bool kActivationBoxes = true;
-  static constexpr int kReaders = 4;                // of a stage: the warps of one warpgroup
-  static constexpr int kTiles = (kRows + 63) / 64;  // of 64 rows, one wgmma each
+  static constexpr int kReaders = 4;  // of a stage: the warps of one warpgroup
   static constexpr int kSpans = kDepth / kSpanColumns;
-  static constexpr int kTokenBytes = kDepth * 2;
   static constexpr int kWeightsAt = 0;
   static constexpr int kActivationsAt = kRows * kDepth * 2;
   static constexpr int kStageBytes = (kRows + kTokens) * kDepth * 2;
   static constexpr int kScratchBytes = 4 * kConsumerWarps;  // the norm's sums
   static_assert(kTokens % kSliceTokens == 0 && kRows % kMmaRows == 0 && kDepth % kSpanColumns == 0);
   static_assert(kRows / kMmaRows * kSpans <= 32 * kWeightWarps);
-  // A tile of fewer rows than 64 reads on behind them, inside the stage: into other columns, into
-  // activations. What rows beyond a block's hold reaches no output.
-  static_assert((kSpans - 1) * kRows * kSpanBytes + kTiles * 64 * kSpanBytes <= kStageBytes);
+  static_assert(kRows == 64);  // of one wgmma
 };
 
 template <class Cfg>
@@ -100,6 +96,10 @@ struct DecodeSmem {
   __device__ std::uint64_t& empty(int stage) const { return full(Cfg::kStages + stage); }
   __device__ std::uint64_t& ready(int i) const { return full(2 * Cfg::kStages + i); }
 };
+
+/// CTAs that fit an SM, of which each takes 1 KiB of its 228 KiB beside its own.
+template <class Cfg>
+inline constexpr int kResident = 2 * (DecodeSmem<Cfg>::kBytes + 1024) <= 228 * 1024 ? 2 : 1;
 
 inline constexpr int kDecodeThreads = kConsumers + 32 * (kWeightWarps + 1);
 
