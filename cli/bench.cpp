@@ -121,9 +121,15 @@ struct Findings {
 };
 
 Status bench_jobs(const std::vector<Job>& jobs, harness::Rig& rig,
-                  const harness::Ceilings& ceilings, harness::BenchOptions options,
+                  const harness::Ceilings& ceilings, harness::BenchOptions options, bool sweep,
                   Progress& progress, Findings& found) {
+  std::string checked;
   for (const Job& job : jobs) {
+    // Of a sweep over M the first is checked: a check reads all weights back, a second each.
+    const std::string text = harness::format_case(job.test_case);
+    const std::string shape = text.substr(text.find('x'));
+    options.check = !sweep || shape != checked;
+    checked = shape;
     options.model = job.model;
     options.tp = job.tp;
     const auto result = harness::bench_case(job.test_case, rig, ceilings, options);
@@ -236,7 +242,7 @@ int bench(const Arguments& args, const Context& context) {
   found.meta = harness::make_meta((*rig)->device(), *ceilings, context.argc, context.argv);
   const Status status =
       args.work.checkpoint.empty()
-          ? bench_jobs(*jobs, **rig, *ceilings, options, progress, found)
+          ? bench_jobs(*jobs, **rig, *ceilings, options, args.milliseconds > 0, progress, found)
           : bench_layers(args, **rig, *ceilings, options, context.quiet, progress, found);
   progress.clear();
   const Status kept = found.keep();

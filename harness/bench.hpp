@@ -29,6 +29,7 @@ struct BenchOptions {
   Options plan{};  ///< of the operator under test; own_unfused follows its variant
   TimerOptions timer{};
   VerifyOptions verify{};
+  bool check = true;  ///< verify before timing; without it rows have no rel_err
   Pass pass = Pass::kForward;
   std::size_t copies = 0;                  ///< operand sets to rotate over; 0 for chain_copies()
   const PairedCeilings* paired = nullptr;  ///< timed in turn with the cases; null for none
@@ -47,10 +48,10 @@ struct CaseBench {
   [[nodiscard]] bool passed() const noexcept;
 };
 
-/// Checks a case against the oracle and, where it passes, times it. With Pass::kBackward and kFull
-/// a kMlp case stands for its training pair: kMlp that saves g and u, and kMlpGrad. With
-/// Pass::kDecode a time runs from the small kernel's end to the operator's: that of both less that
-/// of the kernel alone, a chain of each.
+/// Checks a case against the oracle and, where it passes or is not to be checked, times it. With
+/// Pass::kBackward and kFull a kMlp case stands for its training pair: kMlp that saves g and u, and
+/// kMlpGrad. With Pass::kDecode a time runs from the small kernel's end to the operator's: that of
+/// both less that of the kernel alone, a chain of each.
 /// Errors: those of plan(), run() and the rig; kInvalidArgument for a pass that the case's operator
 /// does not have, or m = 0; kUnsupported for kDecode without a GPU. A wrong result is no error:
 /// rows is empty and passed() false.
