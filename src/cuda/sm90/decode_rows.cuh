@@ -190,13 +190,16 @@ __device__ __forceinline__ void finish(const DecodeParams& p, const float* parti
   }
 }
 
-// One phase of a consumer warp. `buffer` alternates between the two sets of partial sums from slice
-// to slice over both phases: a set is written again two barriers later, when all have read it.
+// One phase of a consumer warp. There are two sets of partial sums. One slice of tokens takes them
+// in turns, block by block over both phases: a set is written again two barriers later, when all
+// have read it. Two slices take both, behind a barrier of their own, and are finished together.
 template <class Cfg, bool kGated>
 __device__ __forceinline__ void consume_rows(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
                                              const DecodePhase& phase,
                                              tile::RingCursor<Cfg::kStages>& ring, int& buffer) {
   constexpr int kUnits = kGated ? Cfg::kRows / 2 : Cfg::kRows;  // of a block, at most
+  constexpr bool kInTurns = Cfg::kSlices == 1;
+  static_assert(Cfg::kSlices <= 2);
   for (int b = 0; b < phase.blocks; ++b) {
     const UnitRange block = phase.block(b);
     Accumulators<Cfg> d = {};
@@ -207,21 +210,24 @@ __device__ __forceinline__ void consume_rows(const DecodeParams& p, const Decode
       release<Cfg>(smem, ring.stage);
       ring.advance();
     }
+    float* const sets = smem.scratch() + (kInTurns ? buffer * Cfg::kPartialFloats : 0);
+    if (kInTurns) {
+      buffer ^= 1;
+    } else {
+      ptx::named_barrier_sync(kConsumerBarrier, kConsumers);  // the last block's have been read
+    }
 #pragma unroll
     for (int slice = 0; slice < Cfg::kSlices; ++slice) {
-      const int token0 = slice * kSliceTokens;
-      if (token0 >= p.m) break;
-      float* partial = smem.scratch() + buffer * Cfg::kPartialFloats;
-      buffer ^= 1;
-      write_partial<Cfg>(partial, slice, d);
-      ptx::named_barrier_sync(kConsumerBarrier, kConsumers);
-      for (int i = static_cast<int>(threadIdx.x); i < kUnits * kSliceTokens; i += kConsumers) {
-        const int unit = i % kUnits;  // neighbours store neighbouring columns
-        const int token = i / kUnits;
-        if (unit < block.size() && token0 + token < p.m) {
-          finish<Cfg, kGated>(p, partial, slot_of_unit(unit, kGated), token, block.begin + unit,
-                              token0 + token);
-        }
+      write_partial<Cfg>(sets + slice * Cfg::kPartialFloats, slice, d);
+    }
+    ptx::named_barrier_sync(kConsumerBarrier, kConsumers);
+    for (int i = static_cast<int>(threadIdx.x); i < kUnits * Cfg::kTokens; i += kConsumers) {
+      const int unit = i % kUnits;  // neighbours store neighbouring columns
+      const int token = i / kUnits;
+      if (unit < block.size() && token < p.m) {
+        finish<Cfg, kGated>(p, sets + token / kSliceTokens * Cfg::kPartialFloats,
+                            slot_of_unit(unit, kGated), token % kSliceTokens, block.begin + unit,
+                            token);
       }
     }
   }
