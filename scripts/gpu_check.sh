@@ -143,7 +143,8 @@ step tune 40 "$cli" tune --model llama-3.1-8b --tokens 1,16,128 --seconds 15 --c
 results() {
   step "results.$1" "$2" "$cli" bench --file "$root/bench/problems/$1.txt" --json "$out/$1.json" "${@:3}"
 }
-results decode 150
+results decode 150 --milliseconds 20 --baseline cublaslt_chain
+results decode_engine 90 --pass decode --milliseconds 20 --baseline cublaslt_chain
 results prefill_gate_up 240
 results prefill_mlp 240
 results gate_mul 150
@@ -153,7 +154,8 @@ results few_tokens 90
 results prefill_models 90
 results prefill_layouts 90
 results sm80 60 --variant cuda.sm80
-results decode_every_m 240
+results decode_every_m 200 --milliseconds 2 --baseline cublaslt_chain
+results decode_every_m_wide 240 --milliseconds 2 --baseline cublaslt_chain
 export -f sanitize
 export small
 step sanitize 150 bash -c 'sanitize memcheck racecheck synccheck initcheck'
