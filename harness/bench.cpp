@@ -56,7 +56,6 @@ Expected<std::vector<Case>> cases_of(const Case& c, Pass pass) {
     out.back().problem.op = Op::kMlp;
     out.back().problem.save_g_u = !p.recompute;
     out.back().problem.recompute = out.back().problem.save_dg_du = false;
-    out.back().in_place = false;
     SLUICE_TRY(place(out.back()));
   }
   out.push_back(c);
