@@ -190,7 +190,10 @@ Expected<cublasLtMatmulAlgo_t> ask(const CublasLtApi& api, cublasLtHandle_t hand
 
 }  // namespace
 
-bool cublaslt_found() noexcept { return cublaslt_api() != nullptr; }
+bool cublaslt_found(int driver_version) noexcept {
+  const CublasLtApi* api = cublaslt_api();
+  return api != nullptr && static_cast<int>(api->get_version() / 10000) <= driver_version / 1000;
+}
 
 Status cublaslt_product(const LtProduct& p, int rank, int device, void* scratch,
                         Stream stream) noexcept {

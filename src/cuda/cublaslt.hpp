@@ -45,9 +45,9 @@ struct LtProduct {
   const void* bias = nullptr;  ///< [n], or null
 };
 
-/// Whether there is a cuBLASLt here. The first call looks for it; Device::cublaslt holds the
-/// answer.
-[[nodiscard]] bool cublaslt_found() noexcept;
+/// Whether there is a cuBLASLt here that a driver of this version (cudaDriverGetVersion's) serves.
+/// The first call looks for it; Device::cublaslt holds the answer.
+[[nodiscard]] bool cublaslt_found(int driver_version) noexcept;
 
 /// Enqueues a product on the current device `device`. `rank` chooses among the algorithms of the
 /// library's heuristic, best first (the last there is, where it offers fewer); only those that sum

@@ -20,6 +20,7 @@ struct CublasLtApi {
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
+  decltype(&cublasLtGetVersion) get_version = nullptr;
 };
 
 namespace loading {
@@ -33,6 +34,17 @@ inline void* find_cublaslt() noexcept {
   return nullptr;
 }
 
+// The opaque structs of the headers that this was compiled with must be those of the library.
+inline bool fits(const CublasLtApi& api) noexcept {
+  cublasLtMatmulDescOpaque_t desc;
+  cublasLtMatrixLayoutOpaque_t layout;
+  cublasLtMatmulPreferenceOpaque_t preference;
+  return api.desc_init(&desc, sizeof(desc), CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
+             CUBLAS_STATUS_SUCCESS &&
+         api.layout_init(&layout, sizeof(layout), CUDA_R_16BF, 8, 8, 8) == CUBLAS_STATUS_SUCCESS &&
+         api.preference_init(&preference, sizeof(preference)) == CUBLAS_STATUS_SUCCESS;
+}
+
 inline CublasLtApi load_cublaslt() noexcept {
   CublasLtApi api;
   void* library = find_cublaslt();
@@ -41,16 +53,16 @@ inline CublasLtApi load_cublaslt() noexcept {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
     return function != nullptr;
   };
-  const bool all = look_up(api.create, "cublasLtCreate") &&
-                   look_up(api.destroy, "cublasLtDestroy") &&
-                   look_up(api.desc_init, "cublasLtMatmulDescInit_internal") &&
-                   look_up(api.desc_set, "cublasLtMatmulDescSetAttribute") &&
-                   look_up(api.layout_init, "cublasLtMatrixLayoutInit_internal") &&
-                   look_up(api.preference_init, "cublasLtMatmulPreferenceInit_internal") &&
-                   look_up(api.preference_set, "cublasLtMatmulPreferenceSetAttribute") &&
-                   look_up(api.heuristic, "cublasLtMatmulAlgoGetHeuristic") &&
-                   look_up(api.matmul, "cublasLtMatmul");
-  return all ? api : CublasLtApi{};
+  const bool all =
+      look_up(api.create, "cublasLtCreate") && look_up(api.destroy, "cublasLtDestroy") &&
+      look_up(api.desc_init, "cublasLtMatmulDescInit_internal") &&
+      look_up(api.desc_set, "cublasLtMatmulDescSetAttribute") &&
+      look_up(api.layout_init, "cublasLtMatrixLayoutInit_internal") &&
+      look_up(api.preference_init, "cublasLtMatmulPreferenceInit_internal") &&
+      look_up(api.preference_set, "cublasLtMatmulPreferenceSetAttribute") &&
+      look_up(api.heuristic, "cublasLtMatmulAlgoGetHeuristic") &&
+      look_up(api.matmul, "cublasLtMatmul") && look_up(api.get_version, "cublasLtGetVersion");
+  return all && fits(api) ? api : CublasLtApi{};
 }
 
 }  // namespace loading

@@ -9,8 +9,9 @@ namespace {
 using detail::Reason;
 using detail::refuse;
 
-// A third of a millisecond of an H200. Below it `down` is a few waves at most, and cuBLASLt, with
-// more tilings and splits of k, was faster at every shape that was measured, above it at none.
+// A third of a millisecond of an H200. Below it `down` is a few waves at most, and cuBLASLt has
+// more tilings and splits of k; above it the two are within 1 % (docs/kernels/cublaslt.md, section
+// 5).
 constexpr double kLibraryMaxFlops = 250e9;
 
 bool evenly_strided(const OperandSpec& spec) {
