@@ -26,19 +26,6 @@ using tests::Folder;
 using tests::line_of;
 using tests::mlp;
 
-// Saves entries for `count` token counts from `first` on, each by a scheduler of its own.
-bool save_entries(const std::string& path, std::int64_t first, std::int64_t count) {
-  const Device cpu = cpu_device();
-  for (std::int64_t m = first; m < first + count; ++m) {
-    const Folder folder;
-    Scheduler scheduler(cpu);
-    const std::string own = folder.write(
-        "own", std::string(kHeader) + line_of(entry_of(mlp(m), cpu, "cpu.simd", "c"), cpu));
-    if (!scheduler.load(own.c_str()) || !scheduler.save(path.c_str())) return false;
-  }
-  return true;
-}
-
 // All entries from 1 to `count` are there, and no line is damaged.
 void expect_entries(const std::string& path, std::int64_t count) {
   Scheduler scheduler(cpu_device());
@@ -48,9 +35,28 @@ void expect_entries(const std::string& path, std::int64_t count) {
   EXPECT_EQ(report->loaded, static_cast<std::size_t>(count));
 }
 
-TEST(Writers, ThreadsLoseNothing) {
+class Writers : public testing::Test {
+ protected:
+  // Saves entries for `count` token counts from `first` on, each by a scheduler of its own, which
+  // has it from a file. Those stay until the end of the test: a writer may be killed.
+  bool save_entries(std::int64_t first, std::int64_t count) const {
+    const Device cpu = cpu_device();
+    for (std::int64_t m = first; m < first + count; ++m) {
+      Scheduler scheduler(cpu);
+      const std::string own = sources.write(
+          std::to_string(m),
+          std::string(kHeader) + line_of(entry_of(mlp(m), cpu, "cpu.simd", "c"), cpu));
+      if (!scheduler.load(own.c_str()) || !scheduler.save(path.c_str())) return false;
+    }
+    return true;
+  }
+
   const Folder folder;
   const std::string path = folder.path("cache");
+  const Folder sources;
+};
+
+TEST_F(Writers, ThreadsLoseNothing) {
   constexpr std::int64_t kThreads = 8;
   constexpr std::int64_t kEach = 8;
   std::atomic<bool> done{false};
@@ -65,7 +71,7 @@ TEST(Writers, ThreadsLoseNothing) {
   });
   std::vector<std::thread> writers;
   for (std::int64_t i = 0; i < kThreads; ++i) {
-    writers.emplace_back([&, i] { EXPECT_TRUE(save_entries(path, 1 + i * kEach, kEach)); });
+    writers.emplace_back([&, i] { EXPECT_TRUE(save_entries(1 + i * kEach, kEach)); });
   }
   for (std::thread& writer : writers) writer.join();
   done = true;
@@ -74,16 +80,14 @@ TEST(Writers, ThreadsLoseNothing) {
   EXPECT_EQ(folder.files(), 2U) << "the cache and its lock";
 }
 
-TEST(Writers, ProcessesLoseNothing) {
-  const Folder folder;
-  const std::string path = folder.path("cache");
+TEST_F(Writers, ProcessesLoseNothing) {
   constexpr std::int64_t kProcesses = 6;
   constexpr std::int64_t kEach = 8;
   std::vector<pid_t> children;
   for (std::int64_t i = 0; i < kProcesses; ++i) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
-    if (child == 0) _exit(save_entries(path, 1 + i * kEach, kEach) ? 0 : 1);
+    if (child == 0) _exit(save_entries(1 + i * kEach, kEach) ? 0 : 1);
     children.push_back(child);
   }
   for (const pid_t child : children) {
@@ -96,15 +100,13 @@ TEST(Writers, ProcessesLoseNothing) {
 }
 
 // Killed at any moment, a writer leaves the old file or the new one, and no lock.
-TEST(Writers, OneThatIsKilledLeavesAWholeFile) {
-  const Folder folder;
-  const std::string path = folder.path("cache");
-  ASSERT_TRUE(save_entries(path, 1, 4));
+TEST_F(Writers, OneThatIsKilledLeavesAWholeFile) {
+  ASSERT_TRUE(save_entries(1, 4));
   for (int round = 0; round < 20; ++round) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      while (save_entries(path, 1, 4)) {
+      while (save_entries(1, 4)) {
       }
       _exit(1);
     }
@@ -115,19 +117,17 @@ TEST(Writers, OneThatIsKilledLeavesAWholeFile) {
     EXPECT_TRUE(WIFSIGNALED(status)) << "it was still writing";
     expect_entries(path, 4);
   }
-  ASSERT_TRUE(save_entries(path, 5, 1)) << "the lock went with its holder";
+  ASSERT_TRUE(save_entries(5, 1)) << "the lock went with its holder";
   expect_entries(path, 5);
 }
 
-TEST(Writers, WaitForTheLock) {
-  const Folder folder;
-  const std::string path = folder.path("cache");
+TEST_F(Writers, WaitForTheLock) {
   const int held = open((path + ".lock").c_str(), O_CREAT | O_RDWR, 0666);
   ASSERT_GE(held, 0);
   ASSERT_EQ(flock(held, LOCK_EX), 0);
   std::atomic<bool> saved{false};
   std::thread writer([&] {
-    EXPECT_TRUE(save_entries(path, 1, 1));
+    EXPECT_TRUE(save_entries(1, 1));
     saved = true;
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
