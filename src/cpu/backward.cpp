@@ -52,11 +52,13 @@ void hidden_grads(const Engine& e, const HiddenGrads& out) {
   const Product dh{.a = e.matrix(Operand::kDy),
                    .b = e.matrix(Operand::kWDown),
                    .b_rows = Rows::kSteps,
-                   .k = p.d};
+                   .k = p.d,
+                   .pairs = e.schedule.pairs};
   const Product g_u{.a = e.matrix(Operand::kX),
                     .b = e.matrix(Operand::kWGate),
                     .pair = e.matrix(Operand::kWUp),
-                    .k = p.d};
+                    .k = p.d,
+                    .pairs = e.schedule.pairs};
   const Blocking& blocking = e.schedule.dh;
   const std::int64_t panels = ceil_div(p.h, e.panel_width());
   parallel_for(e.team, blocking.tasks(), [&](std::int64_t task, int worker) {
@@ -138,7 +140,8 @@ Job weight_grad(const Engine& e, Operand id, const Matrix& left, const Matrix& r
                         .a_rows = Rows::kSteps,
                         .b = right,
                         .b_rows = Rows::kSteps,
-                        .k = e.problem.m}},
+                        .k = e.problem.m,
+                        .pairs = e.schedule.pairs}},
           .blocking = blocking,
           .accumulate = e.problem.accumulate_dw};
 }
@@ -148,7 +151,11 @@ void outer_grads(const Engine& e, const HiddenGrads& hidden) {
   const Matrix& x = e.matrix(Operand::kX);
   const Matrix& dy = e.matrix(Operand::kDy);
   const auto back = [&](const Matrix& grad, Operand weight) {
-    return Product{.a = grad, .b = e.matrix(weight), .b_rows = Rows::kSteps, .k = p.h};
+    return Product{.a = grad,
+                   .b = e.matrix(weight),
+                   .b_rows = Rows::kSteps,
+                   .k = p.h,
+                   .pairs = e.schedule.pairs};
   };
   Job jobs[] = {
       {.out = e.matrix(Operand::kDx),

@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
+#include "cpu/next_rows.hpp"
 #include "cpu/simd_targets.hpp"
 #include "hwy/base.h"
 
@@ -45,13 +47,6 @@ inline __m512i load_n(const void* p, std::int64_t n) {
   return _mm512_maskz_loadu_epi16((__mmask32{1} << n) - 1, p);
 }
 
-// An address that may lie outside of any row: nothing is read there, so it is a number.
-inline const void* behind(const void* line, std::int64_t bytes) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): see above
-  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(line) +
-                                       static_cast<std::uintptr_t>(bytes));
-}
-
 template <int kRows>
 inline void prefetch_ahead(const Ahead& ahead, std::int64_t step) {
   for (std::int64_t at = 0; at < ahead.step_bytes; at += 64) {
@@ -61,7 +56,7 @@ inline void prefetch_ahead(const Ahead& ahead, std::int64_t step) {
   }
 }
 
-template <int kRows, int kVecs>
+template <int kRows, int kVecs, Rows kForm>
 void tile(const float* a, const float* b, std::int64_t k, float* c, std::int64_t ldc, bool add,
           const Ahead* ahead) {
   __m512 sum[kRows][kVecs];
@@ -79,7 +74,8 @@ void tile(const float* a, const float* b, std::int64_t k, float* c, std::int64_t
       for (int v = 0; v < kVecs; ++v) bv[v] = load(b + v * kLanes);
 #pragma GCC unroll 24
       for (int i = 0; i < kRows; ++i) {
-        const __m512i ai = _mm512_castps_si512(_mm512_set1_ps(a[i * kAStride + p]));
+        const __m512i ai = _mm512_castps_si512(
+            _mm512_set1_ps(kForm == Rows::kLines ? a[i * kAStride + p] : a[p * kTileRows + i]));
 #pragma GCC unroll 2
         for (int v = 0; v < kVecs; ++v) sum[i][v] = add_pairs(sum[i][v], ai, bv[v]);
       }
@@ -91,6 +87,38 @@ void tile(const float* a, const float* b, std::int64_t k, float* c, std::int64_t
     for (int v = 0; v < kVecs; ++v) {
       float* const at = c + v * kLanes;
       _mm512_storeu_ps(at, add ? _mm512_add_ps(_mm512_loadu_ps(at), sum[i][v]) : sum[i][v]);
+    }
+  }
+}
+
+// Tiles of 1 to kTileRows rows by two vectors, indexed by rows.
+template <Rows kForm>
+constexpr GemmKernels::Tiles tiles() {
+  GemmKernels::Tiles out{};
+  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+    ((out[kIndex + 1] = tile<static_cast<int>(kIndex) + 1, 2, kForm>), ...);
+  }
+  (std::make_index_sequence<kTileRows>());
+  return out;
+}
+
+void pack_row_pairs(const void* even, const void* odd, std::int64_t n, int width,
+                    std::int64_t panel_stride, float* out) {
+  for (std::int64_t j = 0; j < n; out += panel_stride) {
+    for (std::int64_t i = 0; i < width; i += kLanes, j += std::min<std::int64_t>(width, kLanes)) {
+      const auto first = [](std::int64_t count) {
+        return static_cast<__mmask16>(
+            (1U << static_cast<unsigned>(std::clamp<std::int64_t>(count, 0, kLanes))) - 1);
+      };
+      const __mmask16 store = first(width - i);
+      const __mmask16 mask = store & first(n - j);
+      const __m512i low =
+          _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, behind(even, j * kElemBytes)));
+      const __m512i high =
+          odd == nullptr
+              ? _mm512_setzero_si512()
+              : _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, behind(odd, j * kElemBytes)));
+      _mm512_mask_storeu_epi32(out + i, store, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
     }
   }
 }
@@ -325,8 +353,10 @@ void dots(const void* const* lines, int count, const std::uint16_t* x, std::int6
 }  // namespace
 
 GemmKernels with_pairs(GemmKernels kernels) noexcept {
-  kernels.pair_tile = tile<kTileRows, 2>;
-  kernels.narrow_pair_tile = tile<2 * kTileRows, 1>;
+  kernels.pair_tile[static_cast<std::size_t>(Rows::kLines)] = tiles<Rows::kLines>();
+  kernels.pair_tile[static_cast<std::size_t>(Rows::kSteps)] = tiles<Rows::kSteps>();
+  kernels.narrow_pair_tile = tile<2 * kTileRows, 1, Rows::kLines>;
+  kernels.pack_row_pairs = pack_row_pairs;
   return kernels;
 }
 

@@ -75,6 +75,11 @@ void schedule_dots(const Problem& p, Schedule& s, Arena& arena) {
   if (p.op == Op::kMlp) s.hidden = arena.take(tokens_bytes(p.h));
 }
 
+// Whether weights can be multiplied where they lie, by one vector of tokens.
+bool in_place(const Problem& p, const GemmKernels& k) {
+  return k.row_tile != nullptr && p.w_dtype == DType::kF32;
+}
+
 struct Cutter {
   const GemmKernels& kernels;
   std::int64_t l2_bytes;
@@ -196,7 +201,15 @@ ForwardBlocks choose_forward(std::int64_t rows, int matrices, std::int64_t token
 
 bool multiplies_bf16(const Problem& p) noexcept {
   const bool forward = p.op == Op::kGateUp || p.op == Op::kDown || p.op == Op::kMlp;
-  return forward && p.x_dtype == DType::kBF16 && p.w_dtype == DType::kBF16;
+  const bool backward = p.op == Op::kGateUpGrad || p.op == Op::kMlpGrad;
+  return p.x_dtype == DType::kBF16 && p.w_dtype == DType::kBF16 &&
+         (forward || (backward && p.y_dtype == DType::kBF16));
+}
+
+std::int64_t max_dot_tokens(const Problem& p, SimdTarget target) noexcept {
+  const GemmKernels& k = gemm_kernels(target);
+  if (k.has_pairs() && multiplies_bf16(p)) return DotKernels::kMaxPairTokens;
+  return in_place(p, k) ? kMinInPlaceTokens - 1 : dot_kernels(target).max_tokens;
 }
 
 Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept {
@@ -204,14 +217,15 @@ Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept {
   const GemmKernels& k = gemm_kernels(target);
   Schedule s;
   s.threads = plan.threads;
+  s.pairs = k.has_pairs() && multiplies_bf16(p);
   Arena arena;
   const Cutter cut{k, plan.device.l2_bytes, plan.threads};
   switch (p.op) {
     case Op::kGateUp:
     case Op::kMlp:
     case Op::kDown:
-      s.pairs = k.pair_tile != nullptr && multiplies_bf16(p);
-      s.dots = p.m <= (s.pairs ? DotKernels::kMaxPairTokens : dot_kernels(target).max_tokens);
+      s.dots = p.m <= max_dot_tokens(p, target);
+      s.in_place = !s.dots && in_place(p, k) && p.m <= k.lanes;
       if (s.dots) {
         schedule_dots(p, s, arena);
       } else {

@@ -27,6 +27,13 @@ inline constexpr std::int64_t kMaxPassRows = 256;
 /// target's tiles. Widened, a K block of them takes 102 KiB of L2.
 inline constexpr std::int64_t kMaxForwardRows = 96;
 
+/// From here on fp32 weights by one vector of tokens are multiplied in place rather than by dot
+/// products, which then need three passes over a group of rows. The time does not depend on how
+/// many lanes have tokens: 12 of 16 are faster as dot products.
+inline constexpr std::int64_t kMinInPlaceTokens = 13;
+/// Columns of rows read in place before the next rows: their tokens take 128 KiB of L2.
+inline constexpr std::int64_t kInPlaceCols = 2048;
+
 /// Weight rows of one matrix in a task of dot products, at most, and their bytes: so long a thread
 /// reads on. 256 KiB cost 2 %.
 inline constexpr std::int64_t kMaxDotRows = 256;
@@ -65,6 +72,7 @@ struct ForwardBlocks {
 /// Everything that launch needs to know beyond the plan. Offsets are bytes into the payload.
 struct Schedule {
   bool dots = false;             ///< few tokens: dot products, else the GEMM
+  bool in_place = false;         ///< GEMM of one narrow panel: weights are read where they lie
   bool pairs = false;            ///< tokens stay bf16, multiplied in pairs
   int threads = 1;               ///< at most this many share a region
   std::int64_t dot_cols = 0;     ///< dot products: gate and as many up rows of a task
@@ -91,9 +99,12 @@ struct Schedule {
   std::size_t bytes = 0;
 };
 
-/// Whether kernels of bf16 pairs serve the problem, where a target has them: forward operators that
-/// multiply bf16 by bf16 (h is rounded to x's type before down reads it).
+/// Whether kernels of bf16 pairs serve the problem, where a target has them: all that is multiplied
+/// is bf16 (h, dg and du are rounded to x's type before they are read).
 [[nodiscard]] bool multiplies_bf16(const Problem& problem) noexcept;
+
+/// Forward operators of up to so many tokens are dot products.
+[[nodiscard]] std::int64_t max_dot_tokens(const Problem& problem, SimdTarget target) noexcept;
 
 [[nodiscard]] Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept;
 

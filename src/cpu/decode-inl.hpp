@@ -17,6 +17,7 @@
 
 #include "cpu/decode_blocks-inl.hpp"
 #include "cpu/kernels.hpp"
+#include "cpu/next_rows.hpp"
 #include "cpu/vector-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,12 +29,6 @@ inline constexpr std::int64_t kOneBlock = 2048;
 inline constexpr int kOneRows = 16;
 inline constexpr int kRowBlock = 32;
 inline constexpr int kMaxTokens = static_cast<int>(DotKernels::kMaxTokens);
-
-// An address that may lie outside of any row: nothing is read there, so it is a number.
-HWY_INLINE const void* behind(const void* line, std::int64_t bytes) {
-  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(line) +
-                                       static_cast<std::uintptr_t>(bytes));
-}
 
 HWY_INLINE void prefetch(const void* line, std::int64_t from, std::int64_t bytes) {
   for (std::int64_t at = from; at < from + bytes; at += 64) __builtin_prefetch(behind(line, at));
@@ -102,27 +97,6 @@ struct Piece {
   std::int64_t ldx;
   std::int64_t begin;
   std::int64_t end;
-};
-
-// Walks through the memory that this thread reads next: rows one after the other as one long
-// stream, whatever the order in which the tiles take them; so the hardware's prefetcher follows it.
-class NextRows {
- public:
-  NextRows(const void* const* lines, int rows, std::int64_t row_bytes)
-      : lines_(lines), rows_(rows), row_bytes_(row_bytes) {}
-  // Where the next `bytes` begin. They may end behind the row: rows mostly lie one after the other.
-  const void* take(std::int64_t bytes) {
-    const void* const at = behind(lines_[row_], at_);
-    for (at_ += bytes; at_ >= row_bytes_ && row_ + 1 < rows_; at_ -= row_bytes_) ++row_;
-    return at;
-  }
-
- private:
-  const void* const* lines_;
-  int rows_;
-  std::int64_t row_bytes_;
-  int row_ = 0;
-  std::int64_t at_ = 0;
 };
 
 // partial[row + i][token + t] += lines[row + i][begin, end) · x[token + t], lane by lane in the

@@ -29,9 +29,9 @@ class Lines {
 double kib(std::int64_t bytes) { return static_cast<double>(bytes) / 1024; }
 long long number(std::int64_t value) { return static_cast<long long>(value); }
 
-void describe_dots(const Problem& p, const Schedule& s, const DotKernels& k, Lines& out) {
+void describe_dots(const Problem& p, const Schedule& s, std::int64_t max_tokens, Lines& out) {
   out.add("dot products, as M <= %lld: every weight is read once, in place; tokens stay in %s",
-          number(s.pairs ? DotKernels::kMaxPairTokens : k.max_tokens), s.pairs ? "bf16" : "fp32");
+          number(max_tokens), s.pairs ? "bf16" : "fp32");
   const auto tasks = [&](const char* name, std::int64_t rows, std::int64_t each, std::int64_t cols,
                          const char* what) {
     out.add("%s: %lld tasks of %lld rows%s, %.0f KiB", name, number(ceil_div(rows, each)),
@@ -41,10 +41,24 @@ void describe_dots(const Problem& p, const Schedule& s, const DotKernels& k, Lin
   if (p.op != Op::kGateUp) tasks("down", p.d, s.dot_rows, p.h, "");
 }
 
+void describe_in_place_tasks(const Problem& p, const Schedule& s, Lines& out) {
+  const auto part = [&](const char* name, const ForwardBlocks& b, const char* what) {
+    out.add("%s: %lld tasks of %lld rows%s", name, number(b.row_blocks), number(b.rows), what);
+  };
+  if (p.op != Op::kDown) part("gate_up", s.gate_up, " of each matrix");
+  if (p.op != Op::kGateUp) part("down", s.down, "");
+}
+
 void describe_forward(const Plan& plan, const Schedule& s, const GemmKernels& k, Lines& out) {
   const Problem& p = plan.problem;
   const std::int64_t strip = std::int64_t{2} * k.tile_rows;
   const std::int64_t width = std::int64_t{2} * k.lanes;
+  if (s.in_place) {
+    out.add("GEMM: tiles of %d weight rows by %d tokens in registers", k.tile_rows, k.lanes);
+    out.add("L2: weights as they lie, pieces of %lld columns, and the tokens' pieces, %.0f KiB",
+            number(kInPlaceCols), kib(kInPlaceCols * k.lanes * kFloat));
+    return describe_in_place_tasks(p, s, out);
+  }
   out.add("GEMM: tiles of %d weight rows by %lld tokens, or %lld by %d, in registers", k.tile_rows,
           number(width), number(strip), k.lanes);
   out.add("L1: strips of %lld weight rows by a K block, %s", number(strip),
@@ -72,8 +86,9 @@ void describe_backward(const Plan& plan, const Schedule& s, const GemmKernels& k
   const std::int64_t width = std::int64_t{2} * k.lanes;
   out.add(
       "GEMM: tiles of %d rows by %lld columns, K blocks of up to %lld, packed panels of each "
-      "thread",
-      k.tile_rows, number(width), number(kBlockK));
+      "thread, in %s",
+      k.tile_rows, number(width), number(s.pairs ? 2 * kBlockK : kBlockK),
+      s.pairs ? "pairs of bf16" : "fp32");
   out.add("L2: panels of A and B and C within %.0f of %.0f KiB",
           kib(l2_budget_bytes(plan.device.l2_bytes)), kib(plan.device.l2_bytes));
   const auto part = [&](const char* name, const Blocking& b) {
@@ -99,7 +114,7 @@ std::string simd_describe(const Plan& plan) {
     case Op::kDown:
     case Op::kMlp:
       if (s.dots) {
-        describe_dots(plan.problem, s, dot_kernels(target), out);
+        describe_dots(plan.problem, s, max_dot_tokens(plan.problem, target), out);
       } else {
         describe_forward(plan, s, k, out);
       }

@@ -10,9 +10,13 @@
 #include <optional>
 
 #include "cpu/engine.hpp"
+#include "cpu/next_rows.hpp"
 
 namespace sluice::cpu {
 namespace {
+
+// Weights of a task that are asked for before its phase begins: an eighth of a usual L2.
+constexpr std::int64_t kPrefetchBytes = std::int64_t{128} << 10;
 
 // Columns of a row that are one step of k: two where bf16 is multiplied in pairs.
 std::int64_t step_cols(const Engine& e) { return e.schedule.pairs ? 2 : 1; }
@@ -101,18 +105,10 @@ struct Tiles {
 
 Tiles tiles_of(const Engine& e) {
   const GemmKernels& gemm = e.kernels.gemm;
-  if (e.schedule.pairs) return {gemm.pair_tile, gemm.narrow_pair_tile};
-  return {
-      gemm.tile[static_cast<std::size_t>(Rows::kLines)][static_cast<std::size_t>(gemm.tile_rows)],
-      gemm.narrow_tile};
-}
-
-// The last column of a row with an odd number of them, as a pair with a zero.
-float last_pair(const void* column) {
-  std::uint32_t pair = 0;
-  if (column != nullptr)
-    std::memcpy(&pair, column, static_cast<std::size_t>(size_bytes(DType::kBF16)));
-  return std::bit_cast<float>(pair);
+  const bool pairs = e.schedule.pairs;
+  const auto& wide = (pairs ? gemm.pair_tile : gemm.tile)[static_cast<std::size_t>(Rows::kLines)];
+  return {wide[static_cast<std::size_t>(gemm.tile_rows)],
+          pairs ? gemm.narrow_pair_tile : gemm.narrow_tile};
 }
 
 // out[j] = bf16 of first[j] and second[j] as a pair; `second` may be null, `out` may be `first`.
@@ -128,18 +124,51 @@ void pair_up(const Engine& e, const float* first, const float* second, std::int6
   }
 }
 
-// out[i * kAStride + p] = columns [p, p + 1) · step_cols of lines[i], widened or in pairs.
-void strip_of(const Engine& e, DType dtype, const void* const* lines, std::int64_t count,
-              std::int64_t cols, float* out) {
-  const auto widen = e.kernels.gemm.widen_lines;
-  const auto rows = static_cast<int>(count);
-  if (!e.schedule.pairs) return widen[static_cast<std::size_t>(dtype)](lines, rows, cols, out);
-  // Pairs are copied as they lie.
-  widen[static_cast<std::size_t>(DType::kF32)](lines, rows, cols / 2, out);
-  for (std::int64_t i = 0; cols % 2 != 0 && i < count; ++i) {
-    const auto* const line = static_cast<const char*>(lines[i]);
-    out[i * kAStride + cols / 2] =
-        last_pair(line == nullptr ? nullptr : line + bytes_of(dtype, cols - 1));
+// lines[row .. row + n) from column `col` on.
+template <class Line>
+void lines_from(const Lines& lines, std::int64_t row, std::int64_t n, std::int64_t col,
+                Line** out) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    out[i] = static_cast<const float*>(lines[static_cast<std::size_t>(row + i)]) + col;
+  }
+}
+
+// c = rows · tokens for one narrow panel and fp32 weights, which are read where they lie: a few
+// rows by a long piece of K, while the rows after them, or theirs of the next piece, are brought
+// into L2.
+void multiply_in_place(const Engine& e, const WeightRows& rows, const WeightRows& next,
+                       const TokenPanels& tokens, const PanelRange& range, std::int64_t k,
+                       float* c) {
+  const std::int64_t height = e.kernels.gemm.tile_rows;
+  const std::int64_t count = rows.lines();
+  const std::int64_t step = block_k(k);
+  const std::int64_t piece = std::max(kInPlaceCols / step, std::int64_t{1}) * step;
+  const auto lines_of = [&](const WeightRows& some) {
+    Lines lines;
+    fill_lines(some, lines);
+    // Rows of padding are computed from the first one, and not looked at.
+    std::replace(lines.begin(), lines.begin() + count, static_cast<const void*>(nullptr), lines[0]);
+    return lines;
+  };
+  const Lines lines = lines_of(rows);
+  const Lines next_lines = lines_of(next.lines() == count && next.count > 0 ? next : rows);
+  for (std::int64_t begin = 0; begin < k; begin += piece) {
+    const std::int64_t end = std::min(begin + piece, k);
+    for (std::int64_t row = 0; row < count; row += height) {
+      const void* ahead[kMaxTileRows];
+      if (row + height < count) {
+        lines_from(lines, row + height, height, begin, ahead);
+      } else {
+        lines_from(end < k ? lines : next_lines, 0, height, end < k ? end : 0, ahead);
+      }
+      NextRows stream(ahead, static_cast<int>(height), bytes_of(DType::kF32, end - begin));
+      for (std::int64_t at = begin; at < end; at += step) {
+        const float* from[kMaxTileRows];
+        lines_from(lines, row, height, at, from);
+        e.kernels.gemm.row_tile(from, tokens.at(range.first, at), std::min(step, end - at),
+                                c + row * range.ldc, range.ldc, at > 0, stream);
+      }
+    }
   }
 }
 
@@ -147,6 +176,9 @@ void strip_of(const Engine& e, DType dtype, const void* const* lines, std::int64
 void multiply_rows(const Engine& e, const WeightRows& rows, const WeightRows& next,
                    const TokenPanels& tokens, const PanelRange& range, std::int64_t cols,
                    const Scratch& scratch) {
+  if (e.schedule.in_place) {
+    return multiply_in_place(e, rows, next, tokens, range, cols, scratch.c);
+  }
   const GemmKernels& gemm = e.kernels.gemm;
   const Tiles tiles = tiles_of(e);
   const DType dtype = rows.weights.dtype;
@@ -170,8 +202,8 @@ void multiply_rows(const Engine& e, const WeightRows& rows, const WeightRows& ne
     }
     // A strip of rows is widened into L1 and meets all panels of tokens, which stream from L2.
     for (std::int64_t row = 0; row < count; row += strip) {
-      strip_of(e, dtype, lines.data() + row, std::min(strip, count - row),
-               std::min(step * step_cols(e), cols - begin * step_cols(e)), scratch.a);
+      widen_strip(gemm, e.schedule.pairs, dtype, lines.data() + row, std::min(strip, count - row),
+                  std::min(step * step_cols(e), cols - begin * step_cols(e)), scratch.a);
       const void* const* const ahead_strip =
           row + strip < count ? lines.data() + row + strip : ahead_lines.data();
       for (std::int64_t panel = range.first; panel < range.end; ++panel) {
@@ -200,6 +232,7 @@ class Forward {
         h_(e, e.schedule.hidden, count, p_.h) {}
 
   void pack(std::int64_t task) const;
+  void prefetch(int phase, std::int64_t task) const;
   void gate_up(std::int64_t task, int worker) const;
   void down(std::int64_t task, int worker) const;
 
@@ -236,19 +269,8 @@ void Forward::pack(std::int64_t task) const {
 // Columns [col, col + n) of a panel's tokens, whose lines begin there.
 void Forward::pack_lines(const void* const* lines, DType dtype, std::int64_t panel,
                          std::int64_t col, std::int64_t n) const {
-  const auto pack = e_.kernels.gemm.pack_lines;
-  const auto tokens = static_cast<int>(x_.tokens(panel));
-  const auto width = static_cast<int>(x_.width(panel));
-  float* const out = x_.at(panel, col / step_cols(e_));
-  if (!e_.schedule.pairs) {
-    return pack[static_cast<std::size_t>(dtype)](lines, tokens, n, width, out);
-  }
-  pack[static_cast<std::size_t>(DType::kF32)](lines, tokens, n / 2, width, out);
-  for (std::int64_t i = 0; n % 2 != 0 && i < width; ++i) {
-    const char* const last =
-        i < tokens ? static_cast<const char*>(lines[i]) + bytes_of(dtype, n - 1) : nullptr;
-    out[n / 2 * width + i] = last_pair(last);
-  }
+  pack_panel(e_.kernels.gemm, e_.schedule.pairs, dtype, lines, x_.tokens(panel), n, x_.width(panel),
+             x_.at(panel, col / step_cols(e_)));
 }
 
 void Forward::pack_normed(std::int64_t panel) const {
@@ -303,6 +325,22 @@ void Forward::put_hidden(const PanelRange& range, std::int64_t step, const float
   for (std::int64_t panel = range.first; panel < range.end; ++panel) {
     std::memcpy(h_.at(panel, step), h + x_.first(panel) - x_.first(range.first),
                 static_cast<std::size_t>(h_.width(panel)) * sizeof(float));
+  }
+}
+
+// Brings the first weights of a task near while a phase before it is not over: memory would be idle
+// otherwise, and unfused operators cannot.
+void Forward::prefetch(int phase, std::int64_t task) const {
+  if (phase == 0) return;
+  const ForwardBlocks& blocks = phase == 1 ? e_.schedule.gate_up : e_.schedule.down;
+  const auto up = phase == 1 ? std::optional(Operand::kWUp) : std::nullopt;
+  const WeightRows rows = weight_rows(e_, blocks, task / blocks.token_blocks,
+                                      phase == 1 ? Operand::kWGate : Operand::kWDown, up);
+  const std::int64_t row_bytes = bytes_of(p_.w_dtype, std::min(rows.weights.cols, kInPlaceCols));
+  const std::int64_t most = std::min(rows.count, kPrefetchBytes / row_bytes);
+  for (std::int64_t i = 0; i < most; ++i) {
+    const char* const row = rows.weights.at(rows.first + i, 0);
+    for (std::int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
   }
 }
 
@@ -387,14 +425,20 @@ void forward_gemm(const Engine& e) noexcept {
   const Schedule& s = e.schedule;
   const std::int64_t passes = ceil_div(e.problem.m, s.pass_rows);
   const PhaseTasks tasks = {s.pack_tasks, s.gate_up.tasks(), s.down.tasks()};
-  parallel_phases(e.team, passes, tasks,
-                  [&](std::int64_t pass, int phase, std::int64_t task, int worker) {
-                    const std::int64_t first = pass * s.pass_rows;
-                    const Forward forward(e, first, std::min(s.pass_rows, e.problem.m - first));
-                    if (phase == 0) return forward.pack(task);
-                    if (phase == 1) return forward.gate_up(task, worker);
-                    forward.down(task, worker);
-                  });
+  const auto forward = [&](std::int64_t pass) {
+    const std::int64_t first = pass * s.pass_rows;
+    return Forward(e, first, std::min(s.pass_rows, e.problem.m - first));
+  };
+  parallel_phases(
+      e.team, passes, tasks,
+      [&](std::int64_t pass, int phase, std::int64_t task, int worker) {
+        if (phase == 0) return forward(pass).pack(task);
+        if (phase == 1) return forward(pass).gate_up(task, worker);
+        forward(pass).down(task, worker);
+      },
+      [&](std::int64_t pass, int phase, std::int64_t task) {
+        forward(pass).prefetch(phase, task);
+      });
 }
 
 }  // namespace sluice::cpu

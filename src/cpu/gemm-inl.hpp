@@ -13,6 +13,7 @@
 
 #include "cpu/blocks-inl.hpp"
 #include "cpu/kernels.hpp"
+#include "cpu/next_rows.hpp"
 #include "cpu/vector-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -73,6 +74,36 @@ void tile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, std::int64_t
       float* const at = c + v * kLanes;
       hn::StoreU(add ? hn::Add(hn::LoadU(d, at), sum[i][v]) : sum[i][v], d, at);
     }
+  }
+}
+
+// Twelve pointers, a counter and B's pointer are all that x86 has registers for.
+inline constexpr int kRowTileRows = 12;
+
+template <int kRows>
+void row_tile(const float* const* lines, const float* HWY_RESTRICT b, std::int64_t k,
+              float* HWY_RESTRICT c, std::int64_t ldc, bool add, NextRows& next) {
+  // Steps between two rounds of prefetching: what they read of the rows is kAheadLines lines.
+  constexpr std::int64_t kSteps = 4;
+  constexpr int kLines = kRows * static_cast<int>(kSteps * sizeof(float)) / 64;
+  const F32 d;
+  hn::Vec<F32> sum[kRows];
+  const float* line[kRows];
+#pragma GCC unroll 12
+  for (int i = 0; i < kRows; ++i) line[i] = lines[i], sum[i] = hn::Zero(d);
+  for (std::int64_t p = 0; p < k;) {
+    const void* const ahead = next.take(64 * kLines);
+#pragma GCC unroll 4
+    for (int i = 0; i < kLines; ++i) __builtin_prefetch(behind(ahead, std::int64_t{64} * i), 0, 2);
+    for (const std::int64_t end = std::min(p + kSteps, k); p < end; ++p, b += kLanes) {
+      const auto bv = hn::LoadU(d, b);
+#pragma GCC unroll 12
+      for (int i = 0; i < kRows; ++i) sum[i] = hn::MulAdd(hn::Set(d, line[i][p]), bv, sum[i]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < kRows; ++i, c += ldc) {
+    hn::StoreU(add ? hn::Add(hn::LoadU(d, c), sum[i]) : sum[i], d, c);
   }
 }
 
@@ -240,6 +271,7 @@ inline const GemmKernels& gemm_table() {
       .a_width = kAWidth,
       .tile = {tiles<Rows::kLines>(), tiles<Rows::kSteps>()},
       .narrow_tile = tile<2 * kTileRows, 1, Rows::kLines>,
+      .row_tile = kLanes == 16 ? row_tile<kRowTileRows> : nullptr,
       .widen_lines = {widen_lines<math::BF16>, widen_lines<math::F16>, widen_lines<float>, nullptr,
                       widen_block_lines<math::Q8_0>, widen_block_lines<math::Q4_0>,
                       widen_block_lines<math::Q4_1>},

@@ -3,10 +3,16 @@
 #include "cpu/gemm.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 namespace sluice::cpu {
 namespace {
 
+// Columns that are one step of k.
+std::int64_t step_cols(const Product& product) { return product.pairs ? 2 : 1; }
+
+// Of steps.
 struct Step {
   std::int64_t begin;
   std::int64_t size;
@@ -21,6 +27,17 @@ struct Cut {
   }
 };
 
+// The last column of a row with an odd number of them, as a pair with a zero.
+float last_pair(const void* line, std::int64_t cols) {
+  std::uint32_t pair = 0;
+  if (line != nullptr) {
+    const std::int64_t bytes = size_bytes(DType::kBF16);
+    std::memcpy(&pair, static_cast<const char*>(line) + (cols - 1) * bytes,
+                static_cast<std::size_t>(bytes));
+  }
+  return std::bit_cast<float>(pair);
+}
+
 class Multiplier {
  public:
   Multiplier(const GemmKernels& kernels, const Block& block, const Scratch& scratch)
@@ -32,21 +49,33 @@ class Multiplier {
         b_stride_(kBlockK * b_width_) {}
 
   void pack_a(const Product& product, Step step) const {
-    const auto dtype = static_cast<std::size_t>(product.a.dtype);
+    if (product.a_rows == Rows::kLines) return pack_a_lines(product, step);
+    // Row by row, as they lie in memory: a column of them may fall into one set of every cache.
+    // Full tiles without padding are packed at once.
+    const bool even = block_.rows % k_.tile_rows == 0 && k_.a_width == k_.tile_rows;
+    for (std::int64_t p = 0; p < step.size; ++p) {
+      if (even) {
+        pack_step(product.pairs, product.a, step.begin + p, block_.row, block_.rows, k_.a_width,
+                  k_.a_width * kBlockK, scratch_.a + p * k_.a_width);
+        continue;
+      }
+      for (std::int64_t t = 0; t < cut_.tiles; ++t) {
+        const std::int64_t count = cut_.begin(t + 1) - cut_.begin(t);
+        pack_step(product.pairs, product.a, step.begin + p, block_.row + cut_.begin(t), count,
+                  k_.a_width, 0, a_tile(Rows::kSteps, t) + p * k_.a_width);
+      }
+    }
+  }
+
+  void pack_a_lines(const Product& product, Step step) const {
     for (std::int64_t t = 0; t < cut_.tiles; ++t) {
       const std::int64_t first = block_.row + cut_.begin(t);
       const std::int64_t count = cut_.begin(t + 1) - cut_.begin(t);
-      float* out = a_tile(product.a_rows, t);
-      if (product.a_rows == Rows::kLines) {
-        const void* lines[kMaxTileRows];
-        for (std::int64_t i = 0; i < count; ++i) lines[i] = product.a.at(first + i, step.begin);
-        k_.widen_lines[dtype](lines, static_cast<int>(count), step.size, out);
-      } else {
-        for (std::int64_t p = 0; p < step.size; ++p) {
-          k_.pack_row[dtype](product.a.at(step.begin + p, first), count, k_.a_width, 0,
-                             out + p * k_.a_width);
-        }
-      }
+      const void* lines[kMaxTileRows];
+      for (std::int64_t i = 0; i < count; ++i)
+        lines[i] = first_column(product, product.a, first + i, step);
+      widen_strip(k_, product.pairs, product.a.dtype, lines, count, columns(product, step),
+                  a_tile(Rows::kLines, t));
     }
   }
 
@@ -55,27 +84,64 @@ class Multiplier {
     const std::int64_t first = block_.panel * b_width_;
     const std::int64_t count = std::min(block_.panels * b_width_, product.b.cols - first);
     for (std::int64_t p = 0; p < step.size; ++p) {
-      k_.pack_row[static_cast<std::size_t>(product.b.dtype)](product.b.at(step.begin + p, first),
-                                                             count, b_width_, b_stride_,
-                                                             scratch_.b + p * b_width_);
+      pack_step(product.pairs, product.b, step.begin + p, first, count, b_width_, b_stride_,
+                scratch_.b + p * b_width_);
     }
   }
 
-  // `c` gets (or gets added) the product of what is packed.
-  void tiles(Rows a_rows, Step step, bool add, float* c) const {
+  // `c` gets (or gets added) the product of what is packed. What B packs `next` is brought near.
+  void tiles(const Product& product, Step step, Step next, bool add, float* c) const {
+    const Rows a_rows = product.a_rows;
+    const GemmKernels::Tiles& tile =
+        (product.pairs ? k_.pair_tile : k_.tile)[static_cast<std::size_t>(a_rows)];
     const std::int64_t ldc = block_.panels * b_width_;
     for (std::int64_t panel = 0; panel < block_.panels; ++panel) {
       const float* b = scratch_.b + panel * b_stride_;
       for (std::int64_t t = 0; t < cut_.tiles; ++t) {
         const std::int64_t first = cut_.begin(t);
         const auto rows = static_cast<std::size_t>(cut_.begin(t + 1) - first);
-        k_.tile[static_cast<std::size_t>(a_rows)][rows](
-            a_tile(a_rows, t), b, step.size, c + first * ldc + panel * b_width_, ldc, add, nullptr);
+        const void* lines[kMaxTileRows];
+        const bool there = lines_ahead(product, next, panel * cut_.tiles + t, lines);
+        const Ahead ahead{lines, bytes_of(product.b.dtype, kAheadSteps)};
+        tile[rows](a_tile(a_rows, t), b, step.size, c + first * ldc + panel * b_width_, ldc, add,
+                   there ? &ahead : nullptr);
       }
     }
   }
 
  private:
+  static const void* first_column(const Product& product, const Matrix& m, std::int64_t row,
+                                  Step step) {
+    return m.at(row, step.begin * step_cols(product));
+  }
+  static std::int64_t columns(const Product& product, Step step) {
+    return std::min(step.size * step_cols(product), product.k - step.begin * step_cols(product));
+  }
+
+  // The rows of B's next K block that the turn-th tile prefetches where B is kSteps: a tile's steps
+  // take it along as many columns of them, mostly all that the block has.
+  bool lines_ahead(const Product& product, Step next, std::int64_t turn, const void** lines) const {
+    if (product.b_rows != Rows::kSteps) return false;
+    const std::int64_t begin = next.begin * step_cols(product) + turn * k_.tile_rows;
+    const std::int64_t end = std::min((next.begin + next.size) * step_cols(product), product.k);
+    if (begin >= end) return false;
+    for (std::int64_t i = 0; i < k_.tile_rows; ++i) {
+      lines[i] = product.b.at(std::min(begin + i, end - 1), block_.panel * b_width_);
+    }
+    return true;
+  }
+
+  // Columns [first, first + count) of a matrix that is kSteps, for one step.
+  void pack_step(bool pairs, const Matrix& m, std::int64_t step, std::int64_t first,
+                 std::int64_t count, int width, std::int64_t stride, float* out) const {
+    if (!pairs)
+      return k_.pack_row[static_cast<std::size_t>(m.dtype)](m.at(step, first), count, width, stride,
+                                                            out);
+    const std::int64_t odd = 2 * step + 1;
+    k_.pack_row_pairs(m.at(2 * step, first), odd < m.rows ? m.at(odd, first) : nullptr, count,
+                      width, stride, out);
+  }
+
   [[nodiscard]] float* a_tile(Rows form, std::int64_t t) const {
     return scratch_.a + t * (form == Rows::kLines ? k_.tile_rows * kAStride : k_.a_width * kBlockK);
   }
@@ -90,11 +156,10 @@ class Multiplier {
       for (std::int64_t i = 0; i < b_width_; ++i) {
         const Matrix& from = paired && i >= lanes ? product.pair : product.b;
         const std::int64_t row = first + (paired ? i % lanes : i);
-        lines[i] = row < from.rows ? from.at(row, step.begin) : nullptr;
+        lines[i] = row < from.rows ? first_column(product, from, row, step) : nullptr;
       }
-      k_.pack_lines[static_cast<std::size_t>(product.b.dtype)](
-          lines, static_cast<int>(b_width_), step.size, static_cast<int>(b_width_),
-          scratch_.b + panel * b_stride_);
+      pack_panel(k_, product.pairs, product.b.dtype, lines, b_width_, columns(product, step),
+                 b_width_, scratch_.b + panel * b_stride_);
     }
   }
 
@@ -108,17 +173,42 @@ class Multiplier {
 
 }  // namespace
 
+void widen_strip(const GemmKernels& kernels, bool pairs, DType dtype, const void* const* lines,
+                 std::int64_t count, std::int64_t cols, float* out) noexcept {
+  const auto rows = static_cast<int>(count);
+  if (!pairs) return kernels.widen_lines[static_cast<std::size_t>(dtype)](lines, rows, cols, out);
+  kernels.widen_lines[static_cast<std::size_t>(DType::kF32)](lines, rows, cols / 2, out);
+  for (std::int64_t i = 0; cols % 2 != 0 && i < count; ++i) {
+    out[i * kAStride + cols / 2] = last_pair(lines[i], cols);
+  }
+}
+
+void pack_panel(const GemmKernels& kernels, bool pairs, DType dtype, const void* const* lines,
+                std::int64_t count, std::int64_t cols, std::int64_t width, float* out) noexcept {
+  const auto rows = static_cast<int>(count);
+  const auto columns = static_cast<int>(width);
+  if (!pairs) {
+    return kernels.pack_lines[static_cast<std::size_t>(dtype)](lines, rows, cols, columns, out);
+  }
+  kernels.pack_lines[static_cast<std::size_t>(DType::kF32)](lines, rows, cols / 2, columns, out);
+  for (std::int64_t i = 0; cols % 2 != 0 && i < width; ++i) {
+    out[cols / 2 * width + i] = last_pair(i < count ? lines[i] : nullptr, cols);
+  }
+}
+
 void multiply(const GemmKernels& kernels, std::span<const Product> products, const Block& block,
               const Scratch& scratch, float* c) noexcept {
   const Multiplier multiplier(kernels, block, scratch);
   bool add = false;
   for (const Product& product : products) {
-    const std::int64_t size = block_k(product.k);
-    for (std::int64_t begin = 0; begin < product.k; begin += size) {
-      const Step step{begin, std::min(size, product.k - begin)};
+    const std::int64_t steps = ceil_div(product.k, step_cols(product));
+    const std::int64_t size = block_k(steps);
+    for (std::int64_t begin = 0; begin < steps; begin += size) {
+      const Step step{begin, std::min(size, steps - begin)};
       multiplier.pack_a(product, step);
       multiplier.pack_b(product, step);
-      multiplier.tiles(product.a_rows, step, add, c);
+      const Step next{begin + size, std::clamp(steps - begin - size, std::int64_t{0}, size)};
+      multiplier.tiles(product, step, next, add, c);
       add = true;
     }
   }

@@ -20,6 +20,7 @@ struct Product {
   Rows b_rows = Rows::kLines;
   Matrix pair{};
   std::int64_t k = 0;
+  bool pairs = false;  ///< bf16 by bf16, two steps of k at a time (GemmKernels::pair_tile)
 };
 
 /// A block of C: rows [row, row + rows), panels [panel, panel + panels).
@@ -46,6 +47,15 @@ struct Scratch {
   float* c = nullptr;
   float* c2 = nullptr;
 };
+
+/// `count` lines of `cols` columns as rows of A: widened, or as pairs of bf16 (an odd last column
+/// is paired with a zero) that are copied as they lie. GemmKernels::widen_lines.
+void widen_strip(const GemmKernels& kernels, bool pairs, DType dtype, const void* const* lines,
+                 std::int64_t count, std::int64_t cols, float* out) noexcept;
+
+/// The same lines as a panel of B. GemmKernels::pack_lines.
+void pack_panel(const GemmKernels& kernels, bool pairs, DType dtype, const void* const* lines,
+                std::int64_t count, std::int64_t cols, std::int64_t width, float* out) noexcept;
 
 /// c[i * ldc + j] = the block's element (i, j), with ldc = block.panels * 2 * lanes. Columns beyond
 /// B's last are zeros.

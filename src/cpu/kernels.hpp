@@ -41,6 +41,8 @@ struct Ahead {
   std::int64_t step_bytes;   ///< of kAheadSteps elements of a row
 };
 
+class NextRows;
+
 /// Register tiles of the GEMM: rows of A by vectors of B's columns.
 struct GemmKernels {
   /// c[i, j] (+)= sum over k of A[i, k] * b[k * width + j] for the tile's rows and columns, in the
@@ -58,10 +60,15 @@ struct GemmKernels {
   Tiles tile[2];     ///< by A's form, by rows: two vectors of columns
   Tile narrow_tile;  ///< kLines; 2 * tile_rows rows by one vector
 
-  /// The same of pairs: a "float" of a and b holds the bf16 of two steps of k, the lower half's
-  /// first, and k counts pairs. kLines; of tile_rows rows by two vectors, and 2 * tile_rows by one.
-  /// Null where the target has no such instruction.
-  Tile pair_tile = nullptr;
+  /// narrow_tile of kTileRows fp32 rows that are read where they lie: A[i, k] = lines[i][k]. What
+  /// comes `next` is brought into L2 meanwhile, as many bytes as are read. Null where registers are
+  /// too few.
+  void (*row_tile)(const float* const* lines, const float* b, std::int64_t k, float* c,
+                   std::int64_t ldc, bool add, NextRows& next);
+
+  /// `tile` and `narrow_tile` of pairs: a "float" of a and b holds the bf16 of two steps of k, the
+  /// lower half's first, and k counts pairs. Null where the target has no such instruction.
+  Tiles pair_tile[2] = {};
   Tile narrow_pair_tile = nullptr;
 
   /// out[i * kAStride + p] = lines[i][p] for i < count, p < k <= kBlockK; a null line is zeros.
@@ -78,6 +85,12 @@ struct GemmKernels {
   /// `width`: one k of all panels, from a row that is contiguous across the panels.
   void (*pack_row[kEngineDTypes])(const void* row, std::int64_t n, int width,
                                   std::int64_t panel_stride, float* out);
+
+  /// The same of two steps of bf16 as pairs; a null `odd` is zeros. Null where pair_tile is.
+  void (*pack_row_pairs)(const void* even, const void* odd, std::int64_t n, int width,
+                         std::int64_t panel_stride, float* out) = nullptr;
+
+  [[nodiscard]] bool has_pairs() const noexcept { return pack_row_pairs != nullptr; }
 };
 
 /// Dot products for a few tokens: the weights are read once, in their own type.

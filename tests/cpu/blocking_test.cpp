@@ -143,6 +143,22 @@ TEST(Schedule, FewTokensUseDotProducts) {
   }
 }
 
+TEST(Schedule, Fp32ByOneVectorOfTokensIsReadInPlace) {
+  const auto schedule = [](DType w, std::int64_t m, SimdTarget target) {
+    Problem p{.op = Op::kMlp, .m = m, .d = 64, .h = 64};
+    p.x_dtype = DType::kF32;
+    p.w_dtype = w;
+    return make_schedule(make_plan(p, 2), target);
+  };
+  for (std::int64_t m = 1; m <= 20; ++m) {
+    const Schedule s = schedule(DType::kF32, m, SimdTarget::kAvx512);
+    EXPECT_EQ(s.dots, m < kMinInPlaceTokens) << m;
+    EXPECT_EQ(s.in_place, m >= kMinInPlaceTokens && m <= 16) << m;
+    EXPECT_FALSE(schedule(DType::kBF16, m, SimdTarget::kAvx512).in_place) << m;
+    EXPECT_FALSE(schedule(DType::kF32, m, SimdTarget::kAvx2).in_place) << m;
+  }
+}
+
 // Threads beyond the tasks would each reserve panels for nothing.
 TEST(Schedule, ReservesNoScratchForIdleThreads) {
   const Problem p{.op = Op::kDown, .m = DotKernels::kMaxTokens + 1, .d = 8, .h = 8};

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpu/next_rows.hpp"
 #include "harness/quantise.hpp"
 #include "math/block_types.hpp"
 #include "targets.hpp"
@@ -54,6 +55,7 @@ struct Form {
   Rows a_rows;
   Rows b_rows;
   bool paired;
+  bool bf16_pairs = false;  // multiplied two steps at a time
 };
 
 // C = A·B of m x n (or of two n-column halves) over k, block by block, against plain loops.
@@ -71,8 +73,12 @@ void check(const GemmKernels& kernels, DType dtype, Form form, std::int64_t m, s
   const auto value = [](const IntegerMatrix& x, Rows rows, std::int64_t line, std::int64_t step) {
     return rows == Rows::kLines ? x.at(line, step) : x.at(step, line);
   };
-  Product product{
-      .a = a.matrix(), .a_rows = form.a_rows, .b = b.matrix(), .b_rows = form.b_rows, .k = k};
+  Product product{.a = a.matrix(),
+                  .a_rows = form.a_rows,
+                  .b = b.matrix(),
+                  .b_rows = form.b_rows,
+                  .k = k,
+                  .pairs = form.bf16_pairs};
   if (form.paired) product.pair = pair.matrix();
   const std::int64_t lanes = kernels.lanes;
   const std::int64_t panel_cols = form.paired ? lanes : 2 * lanes;
@@ -136,7 +142,7 @@ TEST_P(Gemm, ExactForWeightsInBlocks) {
 
 TEST_P(Gemm, ExactForEveryTileHeightWidthAndTail) {
   const GemmKernels& kernels = gemm_kernels(GetParam());
-  for (std::int64_t m = 1; m <= 2 * kernels.tile_rows + 1; ++m) {
+  for (std::int64_t m = 1; m <= 4 * kernels.tile_rows + 1; ++m) {
     check(kernels, DType::kBF16, {Rows::kLines, Rows::kLines, true}, m, 17, 19);
     check(kernels, DType::kF32, {Rows::kSteps, Rows::kSteps, false}, m, 33, 5);
   }
@@ -146,6 +152,63 @@ TEST_P(Gemm, ExactForEveryTileHeightWidthAndTail) {
   }
   for (std::int64_t k = 1; k <= std::int64_t{2} * kernels.lanes + 1; ++k) {
     check(kernels, DType::kBF16, {Rows::kLines, Rows::kLines, false}, 5, 9, k);
+  }
+}
+
+TEST_P(Gemm, ExactForPairsOfBf16) {
+  const GemmKernels& kernels = gemm_kernels(GetParam());
+  if (!kernels.has_pairs()) GTEST_SKIP() << "no products of bf16";
+  for (const Form form :
+       {Form{Rows::kLines, Rows::kLines, false, true}, Form{Rows::kLines, Rows::kLines, true, true},
+        Form{Rows::kLines, Rows::kSteps, false, true},
+        Form{Rows::kSteps, Rows::kSteps, false, true}}) {
+    for (std::int64_t m = 1; m <= 4 * kernels.tile_rows + 1; ++m) {
+      check(kernels, DType::kBF16, form, m, 33, 5);
+    }
+    for (std::int64_t n = 1; n <= std::int64_t{2} * kernels.lanes + 1; ++n) {
+      check(kernels, DType::kBF16, form, 2, n, 7);
+    }
+    for (std::int64_t k = 1; k <= std::int64_t{2} * kernels.lanes + 1; ++k) {
+      check(kernels, DType::kBF16, form, 5, 9, k);
+    }
+    check(kernels, DType::kBF16, form, 29, 71, 2 * kBlockK + 3);
+  }
+}
+
+// Rows where they lie, each in memory of its own: also what is prefetched behind them is not read.
+TEST_P(Gemm, RowTileIsExactAndAdds) {
+  const GemmKernels& kernels = gemm_kernels(GetParam());
+  if (kernels.row_tile == nullptr) GTEST_SKIP() << "too few registers";
+  const std::int64_t rows = kernels.tile_rows;
+  const std::int64_t lanes = kernels.lanes;
+  const std::int64_t ldc = lanes + 3;
+  for (const std::int64_t k : {1, 3, 4, 5, 16, 37}) {
+    const IntegerMatrix b(DType::kF32, k, lanes, 2);
+    std::vector<IntegerMatrix> a;
+    std::vector<const float*> lines;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      a.emplace_back(DType::kF32, 1, k, static_cast<std::uint64_t>(i + 3));
+    }
+    for (const IntegerMatrix& row : a)
+      lines.push_back(reinterpret_cast<float*>(row.matrix().at(0, 0)));
+    const std::array<const void*, 1> ahead = {lines.front()};
+    constexpr float kBefore = 5;
+    std::vector<float> c(static_cast<std::size_t>(rows * ldc), kBefore);
+    for (const bool add : {true, false}) {
+      NextRows next(ahead.data(), 1, k * static_cast<std::int64_t>(sizeof(float)));
+      kernels.row_tile(lines.data(), reinterpret_cast<float*>(b.matrix().at(0, 0)), k, c.data(),
+                       ldc, add, next);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        for (std::int64_t j = 0; j < ldc; ++j) {
+          float expected = add || j >= lanes ? kBefore : 0;
+          for (std::int64_t p = 0; j < lanes && p < k; ++p) {
+            expected += a[static_cast<std::size_t>(i)].at(0, p) * b.at(p, j);
+          }
+          ASSERT_EQ(c[static_cast<std::size_t>(i * ldc + j)], expected)
+              << "k " << k << " at " << i << ", " << j;
+        }
+      }
+    }
   }
 }
 

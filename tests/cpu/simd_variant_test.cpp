@@ -111,9 +111,11 @@ TEST(SimdVariant, OffersProductsOfBf16WhereTheyAre) {
     EXPECT_STREQ(plan(typed(op, kB, kB, kB), device)->config.name, "cpu.simd.avx512_bf16");
     EXPECT_STREQ(plan(typed(op, kS, kB, kS), device)->config.name, "cpu.simd.avx512");
   }
-  for (const Op op : {Op::kGateMul, Op::kMlpGrad}) {
-    EXPECT_STREQ(plan(typed(op, kB, kB, kB), device)->config.name, "cpu.simd.avx512");
+  for (const Op op : {Op::kGateUpGrad, Op::kMlpGrad}) {
+    EXPECT_STREQ(plan(typed(op, kB, kB, kB), device)->config.name, "cpu.simd.avx512_bf16");
+    EXPECT_STREQ(plan(typed(op, kB, kB, kS), device)->config.name, "cpu.simd.avx512");
   }
+  EXPECT_STREQ(plan(typed(Op::kGateMul, kB, kB, kB), device)->config.name, "cpu.simd.avx512");
 }
 
 // The cache model says what it chose: paths, tasks that cover the problem, bytes.
@@ -138,6 +140,13 @@ TEST(SimdVariant, ExplainsItsBlocks) {
       "down: 22 x 1 tasks of 96 rows by 224 tokens, K blocks of 256: strip 24, C 90, panel 32 "
       "KiB\n"
       "3 passes of 224 tokens");
+  Problem in_place{.op = Op::kMlp, .m = 16, .d = 576, .h = 1536};
+  in_place.x_dtype = in_place.w_dtype = in_place.y_dtype = DType::kF32;
+  EXPECT_EQ(explain(in_place, device).blocks,
+            "GEMM: tiles of 12 weight rows by 16 tokens in registers\n"
+            "L2: weights as they lie, pieces of 2048 columns, and the tokens' pieces, 128 KiB\n"
+            "gate_up: 32 tasks of 48 rows of each matrix\n"
+            "down: 12 tasks of 48 rows");
   EXPECT_NE(blocks(Op::kMlpGrad, 64).find("dw_down: "), std::string::npos);
   EXPECT_EQ(blocks(Op::kGateMul, 64), "");
 }
