@@ -2,6 +2,7 @@
 # What the built files may hold. Usage: binaries.sh RULE SHARED STATIC [PROGRAM]
 #   silent        the library never prints, aborts or exits (snprintf into a buffer is fine)
 #   exports       the shared library exports sluice:: and sluice_ only
+#   baseline      x86-64: wide registers in the kernels of their SIMD targets alone, so that other CPUs run the rest
 #   dependencies  nothing beyond the C and C++ run time, so that the files run on another machine
 #   paths         no absolute path of the build, no host name
 # Each rule fails where its tool prints nothing, so that a missing tool is not a pass.
@@ -31,6 +32,18 @@ case $rule in
       exit 1
     fi
     grep -qx sluice_run <<< "$exported" || { echo "exports: no sluice_run" >&2; exit 1; }
+    ;;
+  baseline)
+    wide=$(objdump -dC --no-show-raw-insn "$static" | awk '
+      / file format / { object = $1 }
+      /^[0-9a-f]+ <.*>:$/ { name = $0 }
+      /%[yz]mm|%k[0-7]/ && !seen[object name]++ { print object, name }' | nonempty)
+    # What an object of kernels shares with others (inline functions of the standard library) must not be wide either.
+    kernels='sluice::cpu::N_AVX[23]::|^bf16_kernels.* <(\w+ )*sluice::cpu::(\(anonymous namespace\)|with_pairs)'
+    if grep -vE "$kernels" <<< "$wide"; then
+      echo "baseline: these need more than x86-64" >&2
+      exit 1
+    fi
     ;;
   dependencies)
     for file in "$shared" ${program:+"$program"}; do
@@ -62,7 +75,7 @@ case $rule in
     done
     ;;
   *)
-    sed -n '2,8p' "$0" >&2
+    sed -n '2,9p' "$0" >&2
     exit 2
     ;;
 esac
