@@ -267,6 +267,14 @@ TEST(CudaSm90, IsChosenOnHopper) {
                   : std::string(made.error().message);
     };
     EXPECT_EQ(chosen("512x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x128c2g8");
+    // 160 rows in a cluster of two are five groups of 8 a CTA: no whole blocks of 16, nor of 32.
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x160c2g8");
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved8"),
+              "cuda.sm90 sm90.gate_up.pp128x160c2g8");
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved16"),
+              "cuda.sm90 sm90.gate_up.pp128x128c2g8");
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved32"),
+              "cuda.sm90 sm90.gate_up.pp128x128c2g8");
     EXPECT_EQ(chosen("512x4096x14336:down:residual"), "cuda.sm90 sm90.down.pp128x128c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 sm90.gate_up_grad.pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),

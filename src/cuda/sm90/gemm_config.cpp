@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "cuda/workspace.hpp"
 
@@ -80,6 +81,14 @@ int clusters(const GemmShape& shape, const Tiling& t) {
   return std::max(1, shape.sm_count / t.cluster);
 }
 
+// A copy of weights stays inside a block of gate or up, or takes whole ones (make_pair_view), and
+// many small ones do not feed the tensor cores: five a stage took 2.5 times as long as one.
+double small_copies(const GemmShape& shape, const Tiling& t) {
+  const std::int64_t groups = t.tile_n / 16 / t.cluster;
+  if (shape.block_groups <= 1 || groups % shape.block_groups == 0) return 1;
+  return std::max(1.0, 0.5 * static_cast<double>(groups / std::gcd(groups, shape.block_groups)));
+}
+
 bool stream_k_serves(const GemmShape& shape, const Tiling& t) {
   return shape.partials && shape.m <= kStreamKMaxTokens &&
          tiles_of(shape, t) * ceil_div(shape.k, kTileK) < kMaxUnits;
@@ -102,7 +111,8 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
     // NOTE: rows of a box behind the matrix cost more than rows of it: 90, 80 and 67 us at 8B's
     // gate_up with 16, 64 and 128 tokens.
     const double empty = row_tiles == 1 ? 1.4 - 0.4 * rows / kTileM : 1.0;
-    const double tile = std::max(tensor / efficiency(t, shape.kind, row_tiles), stage * empty);
+    const double tile = std::max(tensor / efficiency(t, shape.kind, row_tiles), stage * empty) *
+                        small_copies(shape, t);
     return std::max(waves * tile, memory) * column_us + kWaveUs;
   }
   const StreamK s = stream_k_schedule(shape, t);
@@ -120,7 +130,8 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   // Three consumers of 224 columns have no registers to spare for the fix-up: 125 us for the
   // gate_up of 3584 x 18944 and 192 tokens, whose tiles are cut.
   const double fix_up = t.rows == 192 && t.tile_n == 224 ? 3.0 : 1.0;
-  return std::max(share * std::max(multiply, stage), reads * memory) * column_us + kStreamKUs +
+  const double unit = std::max(multiply, stage) * small_copies(shape, t);
+  return std::max(share * unit, reads * memory) * column_us + kStreamKUs +
          fix_up * pieces * t.rows * t.tile_n * kPartialUs;
 }
 

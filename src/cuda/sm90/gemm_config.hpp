@@ -44,6 +44,8 @@ struct GemmShape {
   GemmKind kind = GemmKind::kDown;
   int sm_count = 132;
   bool partials = true;  ///< partial sums have a place in the workspace: stream-K may serve
+  /// Groups of 8 rows in a block, where gate and up alternate in blocks of more; 0 elsewhere.
+  std::int64_t block_groups = 0;
 };
 
 /// Microseconds of a shape under a tiling, by a model: the longest of what the tensor cores, the

@@ -27,7 +27,10 @@ using sm90::Tiling;
 using Tilings = TilingPair<Tiling>;
 
 GemmShape gate_up_shape(const Problem& p, const Device& device) {
-  return {p.m, 2 * p.h, p.d, GemmKind::kGateUp, device.sm_count};
+  GemmShape shape{p.m, 2 * p.h, p.d, GemmKind::kGateUp, device.sm_count};
+  const std::int64_t block = p.layout.w_gate_up.block_rows;
+  if (block < p.h) shape.block_groups = block / kPairGroupRows;
+  return shape;
 }
 GemmShape down_shape(const Problem& p, const Device& device) {
   return {p.m, p.d, p.h, GemmKind::kDown, device.sm_count};
