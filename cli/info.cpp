@@ -52,6 +52,7 @@ ordered_json describe(const Device& d) {
     out["sm_count"] = d.sm_count;
     out["smem_per_block_bytes"] = d.smem_per_block_bytes;
     out["l2_bytes"] = d.l2_bytes;
+    out["cublaslt"] = d.cublaslt;
     out["driver"] = cuda_version(d.driver_version);
     out["runtime"] = cuda_version(d.runtime_version);
   }
@@ -72,11 +73,11 @@ void print_device(const Device& d) {
     fmt::print("cuda:{}  {}\n", d.ordinal, d.name);
     fmt::print(
         "        {} (sm_{}), {} SMs, {} shared memory a block; L2 {}; memory {}; "
-        "driver {}, runtime {}\n",
+        "driver {}, runtime {}; cuBLASLt {}\n",
         to_string(d.arch), d.compute_capability, d.sm_count, human_bytes(d.smem_per_block_bytes),
         human_bytes(static_cast<double>(d.l2_bytes)),
         human_bytes(static_cast<double>(d.memory_bytes)), cuda_version(d.driver_version),
-        cuda_version(d.runtime_version));
+        cuda_version(d.runtime_version), d.cublaslt ? "found" : "not used");
   }
   fmt::print("        variants, best first: {}\n", fmt::join(variant_names(d.backend), ", "));
 }
