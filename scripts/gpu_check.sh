@@ -9,8 +9,8 @@
 # BUILD  a build folder that holds bin/ and lib/ (they are relocatable: carry them from another
 #        machine); without it build/cuda is configured and built here
 # SLUICE_GPU_CHECK_STEPS="tests sanitize …" runs these steps alone. One more runs only if asked for:
-# `results`, the lists of bench/problems of which bench/results/h200 keeps a file, most telling first;
-# or one of them, as `results.decode`.
+# `results`, the GPU lists of bench/problems (bench/results/h200 keeps files of all but
+# decode_every_m*), most telling first; or one of them, as `results.decode`.
 set -uo pipefail
 
 if [[ $# -lt 1 || $# -gt 2 || $1 == -* ]]; then
