@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "cli/work.hpp"
 #include "harness/checkpoint_bench.hpp"
@@ -123,13 +124,14 @@ struct Findings {
 Status bench_jobs(const std::vector<Job>& jobs, harness::Rig& rig,
                   const harness::Ceilings& ceilings, harness::BenchOptions options, bool sweep,
                   Progress& progress, Findings& found) {
-  std::string checked;
+  std::set<std::string> checked;
   for (const Job& job : jobs) {
-    // Of a sweep over M the first is checked: a check reads all weights back, a second each.
+    // A sweep checks each kernel once a shape, whatever M: a check reads all weights back, a
+    // second.
     const std::string text = harness::format_case(job.test_case);
-    const std::string shape = text.substr(text.find('x'));
-    options.check = !sweep || shape != checked;
-    checked = shape;
+    const auto made = plan(job.test_case.problem, rig.device(), options.plan);
+    const std::string kernel = text.substr(text.find('x')) + " " + (made ? made->config.name : "");
+    options.check = !sweep || !checked.contains(kernel);
     options.model = job.model;
     options.tp = job.tp;
     const auto result = harness::bench_case(job.test_case, rig, ceilings, options);
@@ -138,6 +140,7 @@ Status bench_jobs(const std::vector<Job>& jobs, harness::Rig& rig,
                         result.error().message);
     }
     progress.clear();
+    if (result->passed()) checked.insert(kernel);
     for (const harness::VerifyReport& check : result->checks) {
       if (!check.passed()) fmt::print(stderr, "{}\n", check.text());
     }

@@ -91,15 +91,10 @@ void tile(const float* a, const float* b, std::int64_t k, float* c, std::int64_t
   }
 }
 
-// Tiles of 1 to kTileRows rows by two vectors, indexed by rows.
+// By two vectors, indexed by rows.
 template <Rows kForm>
 constexpr GemmKernels::Tiles tiles() {
-  GemmKernels::Tiles out{};
-  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
-    ((out[kIndex + 1] = tile<static_cast<int>(kIndex) + 1, 2, kForm>), ...);
-  }
-  (std::make_index_sequence<kTileRows>());
-  return out;
+  return tiles_by_rows<kTileRows>([](auto rows) { return tile<rows, 2, kForm>; });
 }
 
 void pack_row_pairs(const void* even, const void* odd, std::int64_t n, int width,

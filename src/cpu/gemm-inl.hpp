@@ -107,15 +107,10 @@ void row_tile(const float* const* lines, const float* HWY_RESTRICT b, std::int64
   }
 }
 
-// Tiles of 1 to kTileRows rows by two vectors, indexed by rows.
+// By two vectors, indexed by rows.
 template <Rows kForm>
 constexpr GemmKernels::Tiles tiles() {
-  GemmKernels::Tiles out{};
-  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
-    ((out[kIndex + 1] = tile<static_cast<int>(kIndex) + 1, 2, kForm>), ...);
-  }
-  (std::make_index_sequence<kTileRows>());
-  return out;
+  return tiles_by_rows<kTileRows>([](auto rows) { return tile<rows, 2, kForm>; });
 }
 
 template <class T>

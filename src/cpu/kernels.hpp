@@ -8,6 +8,8 @@
 
 #include <array>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #include "sluice/device.hpp"
 #include "sluice/types.hpp"
@@ -92,6 +94,17 @@ struct GemmKernels {
 
   [[nodiscard]] bool has_pairs() const noexcept { return pack_row_pairs != nullptr; }
 };
+
+/// Tiles of 1 to kRows rows, indexed by rows: `tile_of` gives that of a std::integral_constant.
+template <int kRows, class TileOf>
+constexpr GemmKernels::Tiles tiles_by_rows(const TileOf& tile_of) {
+  GemmKernels::Tiles out{};
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
+    ((out[kIndex + 1] = tile_of(std::integral_constant<int, kIndex + 1>{})), ...);
+  }
+  (std::make_integer_sequence<int, kRows>());
+  return out;
+}
 
 /// Dot products for a few tokens: the weights are read once, in their own type.
 struct DotKernels {

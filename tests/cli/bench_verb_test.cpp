@@ -208,7 +208,7 @@ TEST(Bench, SweepsOverTokensBesideOneBaseline) {
   for (const json& row : results["rows"]) {
     EXPECT_EQ(row["baseline"], "own_unfused");
     tokens.push_back(row["m"]);
-    // The first of each shape is checked.
+    // One kernel serves them all: the first of each shape is checked.
     EXPECT_EQ(row["rel_err"].is_null(), row["m"] == 2 || row["m"] == 3);
   }
   EXPECT_EQ(tokens, (std::vector<int>{1, 2, 3, 7}));
@@ -314,6 +314,14 @@ TEST(Bench, AWrongResultIsOneAndNotTimed) {
   EXPECT_EQ(spoiled.code, 1);
   EXPECT_TRUE(json::parse(spoiled.out)["rows"].empty());
   EXPECT_THAT(spoiled.err, HasSubstr("a result is wrong"));
+  // A kernel that failed at the first M is not timed at the next.
+  const Folder folder;
+  const std::string list = folder.write("list.txt", "4-5x64x96\n");
+  const Outcome sweep =
+      sluice({"bench", "--file", list, "--milliseconds", "2", "--device", "cpu", "--json", "-"},
+             {std::string("LD_PRELOAD=") + library});
+  EXPECT_EQ(sweep.code, 1);
+  EXPECT_TRUE(json::parse(sweep.out)["rows"].empty()) << sweep.out;
 }
 
 // --- checkpoints ---------------------------------------------------------------------------------

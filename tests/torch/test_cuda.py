@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators on a GPU: what test_ops.py asks of them on a CPU, then streams, devices, graph capture.
-Skipped without one."""
+"""The operators on a GPU: what test_ops.py and test_gradients.py ask of them on a CPU, then streams,
+devices, graph capture. Skipped without one."""
 
 import os
 import unittest
 from typing import Any
 
+import test_gradients
 import test_ops
 import torch
 from cases import Oracle, Weights, worst
@@ -50,7 +51,7 @@ class Outputs(OnGpu, test_ops.Outputs):
 
 
 @unittest.skipIf(REASON, REASON)
-class Gradients(OnGpu, test_ops.Gradients):
+class Gradients(OnGpu, test_gradients.Gradients):
     # In fp64; the loader passes over what cannot be called.
     test_every_operator_both_ways_with_and_without_biases = None
     test_gate_up_grad_is_the_gradient_through_down = None
