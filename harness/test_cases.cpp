@@ -190,11 +190,12 @@ std::vector<Case> operator_cases(Op op) {
 std::int64_t for_each_forced(const Case& c, Rig& rig,
                              const std::function<void(const ForcedRun&)>& check,
                              const VerifyOptions& verify) {
+  Verification verification(c, rig, verify);
   std::int64_t runs = 0;
   for (const std::string& variant : variant_names(rig.device().backend)) {
     for (const std::string& config : config_names(variant.c_str(), c.problem, rig.device())) {
       const Options options{.variant = variant.c_str(), .config = config.c_str()};
-      check({variant.c_str(), config.c_str(), verify_case(c, rig, options, verify)});
+      check({variant.c_str(), config.c_str(), verification.run(options)});
       ++runs;
     }
   }

@@ -90,32 +90,30 @@ std::set<std::int64_t> choose_lines(std::int64_t total, std::int64_t count, std:
   return out;
 }
 
-Comparison compare_output(OperandSet& set, Oracle& oracle, const HostMatrix& got,
-                          const VerifyOptions& options, double budget) {
+ExpectedOutput expected_output(OperandSet& set, Oracle& oracle, Operand id,
+                               const VerifyOptions& options, double budget) {
   const Problem& p = set.test_case().problem;
-  const OperandSpec& spec = got.spec;
-  Comparator comparator(spec.id, spec.dtype);
-  const Sampling how = sampling(p, spec.id);
+  const OperandSpec& spec = set.spec(id);
+  ExpectedOutput out{id, {}};
+  const Sampling how = sampling(p, id);
   const std::int64_t total = how.by_column ? spec.cols : spec.rows;
   const std::int64_t length = how.by_column ? spec.rows : spec.cols;
-  if (total == 0 || length == 0) return comparator.result();
+  if (total == 0 || length == 0) return out;
   const auto affordable = static_cast<std::int64_t>(
       std::min(budget / how.line_cost,
                static_cast<double>(options.max_elements) / static_cast<double>(length)));
   const std::int64_t least = std::min(options.max_rows, total);
   const auto lines = choose_lines(total, std::clamp(affordable, least, total),
-                                  set.test_case().seed + static_cast<std::uint64_t>(spec.id));
-  const auto compare = [&](std::int64_t row, std::int64_t col) {
-    comparator.add(row, col, oracle.at(spec.id, row, col), got.at(row, col));
+                                  set.test_case().seed + static_cast<std::uint64_t>(id));
+  const auto expect = [&](std::int64_t row, std::int64_t col) {
+    out.elements.push_back({row, col, oracle.at(id, row, col)});
   };
   for (const std::int64_t line : lines) {
     for (std::int64_t i = 0; i < length; ++i) {
-      how.by_column ? compare(i, line) : compare(line, i);
+      how.by_column ? expect(i, line) : expect(line, i);
     }
   }
-  if (static_cast<std::int64_t>(lines.size()) == total || how.element_cost == 0) {
-    return comparator.result();
-  }
+  if (static_cast<std::int64_t>(lines.size()) == total || how.element_cost == 0) return out;
   const auto scattered =
       std::min(kScattered, static_cast<std::int64_t>(budget / how.element_cost / 4));
   for (std::int64_t i = 0; i < scattered; ++i) {
@@ -123,9 +121,9 @@ Comparison compare_output(OperandSet& set, Oracle& oracle, const HostMatrix& got
       return static_cast<std::int64_t>(detail::draw(set.test_case().seed, i, 1, lane) %
                                        static_cast<std::uint64_t>(bound));
     };
-    compare(pick(0, spec.rows), pick(1, spec.cols));
+    expect(pick(0, spec.rows), pick(1, spec.cols));
   }
-  return comparator.result();
+  return out;
 }
 
 // The bytes of all outputs, rows' gaps included.
@@ -221,50 +219,81 @@ Status check_workspace(const RigWorkspace& memory, Rig& rig) {
                     static_cast<long long>(broken - guard.begin()) + 1);
 }
 
-Expected<std::vector<Comparison>> compare_outputs(OperandSet& set, const VerifyOptions& verify) {
+Expected<std::vector<ExpectedOutput>> expected_outputs(OperandSet& set,
+                                                       const VerifyOptions& verify) {
   const Case& c = set.test_case();
-  if (c.problem.m == 0) return std::vector<Comparison>{};  // run() launched nothing
+  std::vector<ExpectedOutput> out;
+  if (c.problem.m == 0) return out;
   const auto inputs = set.host_inputs();
   if (!inputs) return inputs.error();
   Oracle oracle(c.problem, *inputs);
   oracle.set_exact(c.fill == Fill::kIntegers && exact_integers(c.problem));
   const std::vector<Operand> outputs = set.outputs();
-  std::vector<Comparison> out;
+  const double budget = verify.max_operations / static_cast<double>(outputs.size());
   for (const Operand id : outputs) {
-    const auto got = set.host_matrix(id);
-    if (!got) return got.error();
-    out.push_back(compare_output(set, oracle, *got, verify,
-                                 verify.max_operations / static_cast<double>(outputs.size())));
+    out.push_back(expected_output(set, oracle, id, verify, budget));
   }
   return out;
 }
 
-Expected<VerifyReport> verify_case(const Case& c, Rig& rig, const Options& options,
-                                   const VerifyOptions& verify) {
-  const auto made = plan(c.problem, rig.device(), options);
+Expected<std::vector<Comparison>> compare_outputs(OperandSet& set,
+                                                  const std::vector<ExpectedOutput>& expected) {
+  std::vector<Comparison> out;
+  for (const ExpectedOutput& output : expected) {
+    const auto got = set.host_matrix(output.operand);
+    if (!got) return got.error();
+    Comparator comparator(output.operand, got->spec.dtype);
+    for (const ExpectedElement& element : output.elements) {
+      comparator.add(element.row, element.col, element.value, got->at(element.row, element.col));
+    }
+    out.push_back(comparator.result());
+  }
+  return out;
+}
+
+Expected<std::vector<Comparison>> compare_outputs(OperandSet& set, const VerifyOptions& verify) {
+  const auto expected = expected_outputs(set, verify);
+  if (!expected) return expected.error();
+  return compare_outputs(set, *expected);
+}
+
+Expected<VerifyReport> Verification::run(const Options& options) {
+  const auto made = plan(case_.problem, rig_.device(), options);
   if (!made) return made.error();
   VerifyReport report;
-  report.test_case = c;
+  report.test_case = case_;
   report.variant = made->variant_name();
   report.config = made->config.name;
   report.source = made->source;
   report.threads = made->threads;
   report.workspace_bytes = made->workspace_bytes;
-  auto set = OperandSet::make(c, rig);
-  if (!set) return set.error();
-  if (const Status ran = run_once(*made, **set, rig); !ran) {
+  if (set_ == nullptr) {
+    auto set = OperandSet::make(case_, rig_);
+    if (!set) return set.error();
+    auto expected = expected_outputs(**set, verify_);
+    if (!expected) return expected.error();
+    set_ = std::move(*set);
+    expected_ = std::move(*expected);
+  } else {
+    SLUICE_TRY(set_->reset_outputs());
+  }
+  if (const Status ran = run_once(*made, *set_, rig_); !ran) {
     if (ran.error().code != ErrorCode::kInternal) return ran.error();
     report.stray_write = ran.error().text();
   }
-  if (const Status whole = (*set)->check_canaries(); !whole) {
+  if (const Status whole = set_->check_canaries(); !whole) {
     if (whole.error().code != ErrorCode::kInternal) return whole.error();
     report.stray_write = whole.error().text();
   }
-  auto outputs = compare_outputs(**set, verify);
+  auto outputs = compare_outputs(*set_, expected_);
   if (!outputs) return outputs.error();
   report.outputs = std::move(*outputs);
-  if (verify.repeat && c.problem.m > 0) {
-    SLUICE_TRY(run_again(*made, options, **set, rig, report));
+  if (!report.stray_write.empty()) {
+    set_.reset();  // no longer what was filled: the next run has a fresh one
+    return report;
+  }
+  if (verify_.repeat && case_.problem.m > 0) {
+    SLUICE_TRY(run_again(*made, options, *set_, rig_, report));
   }
   return report;
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// verify_case: plan, run, compare with the oracle, look for stray writes, run again for the same
+// Verification: plan, run, compare with the oracle, look for stray writes, run again for the same
 // bits. What `sluice verify`, the property tests and the benchmarks' check all call.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/case.hpp"
@@ -46,15 +48,57 @@ struct VerifyReport {
   [[nodiscard]] std::string repro() const { return repro_line(test_case, variant, config); }
 };
 
-/// Verifies one case on a rig. Errors are those of plan(), run() and the rig; a wrong result is no
-/// error but a report that did not pass. A case with m = 0 passes with no output compared.
-[[nodiscard]] Expected<VerifyReport> verify_case(const Case& c, Rig& rig,
-                                                 const Options& options = {},
-                                                 const VerifyOptions& verify = {});
+/// An element that is compared, and what it should be.
+struct ExpectedElement {
+  std::int64_t row = 0;
+  std::int64_t col = 0;
+  OracleValue value{};
+};
 
-/// The comparison alone: every output of `set`, as it is now, against the oracle.
+/// The compared elements of one output.
+struct ExpectedOutput {
+  Operand operand = Operand::kY;
+  std::vector<ExpectedElement> elements;
+};
+
+/// What the outputs of `set` should be, by the oracle, on the elements that `verify` samples.
+/// Empty where m = 0: run() then launches nothing.
+[[nodiscard]] Expected<std::vector<ExpectedOutput>> expected_outputs(
+    OperandSet& set, const VerifyOptions& verify = {});
+
+/// The comparison alone: every output of `set`, as it is now.
+[[nodiscard]] Expected<std::vector<Comparison>> compare_outputs(
+    OperandSet& set, const std::vector<ExpectedOutput>& expected);
+
+/// As above, against an oracle of its own.
 [[nodiscard]] Expected<std::vector<Comparison>> compare_outputs(OperandSet& set,
                                                                 const VerifyOptions& verify = {});
+
+/// One case on a rig, verified by any number of variants and configs: its operands are filled and
+/// the oracle is asked once, when the first plan has been made.
+class Verification {
+ public:
+  Verification(Case c, Rig& rig, const VerifyOptions& verify = {})
+      : case_(std::move(c)), rig_(rig), verify_(verify) {}
+
+  /// Errors are those of plan(), run() and the rig; a wrong result is no error but a report that
+  /// did not pass. A case with m = 0 passes with no output compared.
+  [[nodiscard]] Expected<VerifyReport> run(const Options& options = {});
+
+ private:
+  Case case_;
+  Rig& rig_;
+  VerifyOptions verify_;
+  std::unique_ptr<OperandSet> set_;  // null before the first run
+  std::vector<ExpectedOutput> expected_;
+};
+
+/// One run of a Verification.
+[[nodiscard]] inline Expected<VerifyReport> verify_case(const Case& c, Rig& rig,
+                                                        const Options& options = {},
+                                                        const VerifyOptions& verify = {}) {
+  return Verification(c, rig, verify).run(options);
+}
 
 /// A workspace for a plan on a rig: header zeroed by workspace_init(), payload poisoned.
 struct RigWorkspace {

@@ -92,8 +92,9 @@ TEST_F(GpuCublasLt, EveryConfigAgainstTheOracle) {
     const Case c = harness::parse_case(text).value();
     const auto configs = config_names(kVariant, c.problem, gpu::rig().device());
     EXPECT_FALSE(configs.empty());
+    harness::Verification verification(c, gpu::rig());
     for (const std::string& config : configs) {
-      const auto report = harness::verify_case(c, gpu::rig(), forced(config.c_str()));
+      const auto report = verification.run(forced(config.c_str()));
       ASSERT_OK(report);
       EXPECT_EQ(report->variant, kVariant);
       EXPECT_TRUE(report->passed()) << report->text();

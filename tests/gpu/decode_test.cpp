@@ -50,14 +50,14 @@ std::vector<std::string> tested_configs(const char* variant, const Problem& prob
 // Returns how many were run.
 int verify_decode(const std::string& text, bool all_configs) {
   const auto c = harness::parse_case(text).value();
-  harness::Rig& rig = gpu::rig();
+  harness::Verification verification(c, gpu::rig(), {.max_operations = 1e7});
   int runs = 0;
   for (const char* variant : kVariants) {
     for (const std::string& config : tested_configs(variant, c.problem)) {
       Options options;
       options.variant = variant;
       options.config = config.c_str();
-      const auto report = harness::verify_case(c, rig, options, {.max_operations = 1e7});
+      const auto report = verification.run(options);
       if (!report) {
         ADD_FAILURE() << text << " " << config << ": " << report.error().message;
         return runs;

@@ -47,9 +47,9 @@ Options forced(const std::string& config) {
 // Every config against the oracle.
 void verify_all(const std::string& text) {
   const auto c = harness::parse_case(text).value();
+  harness::Verification verification(c, gpu::rig(), {.max_operations = 1e7});
   for (const std::string& config : configs_of(c.problem)) {
-    const auto report =
-        harness::verify_case(c, gpu::rig(), forced(config), {.max_operations = 1e7});
+    const auto report = verification.run(forced(config));
     ASSERT_OK(report) << text << " " << config;
     EXPECT_TRUE(report->passed()) << report->text();
   }

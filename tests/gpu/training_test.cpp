@@ -121,11 +121,12 @@ TEST(GpuTraining, ElementwiseAgainstTheOracle) {
   };
   for (const std::string& text : texts) {
     const Case c = harness::parse_case(text).value();
+    harness::Verification verification(c, gpu::rig());
     for (const char* config : {"row", "tiled"}) {
       Options options;
       options.variant = "cuda.elementwise";
       options.config = config;
-      const auto report = harness::verify_case(c, gpu::rig(), options);
+      const auto report = verification.run(options);
       ASSERT_OK(report);
       EXPECT_EQ(report->config, config);
       EXPECT_TRUE(report->passed()) << report->text();
@@ -146,12 +147,13 @@ TEST(GpuTraining, GateUpGradByEveryTiling) {
     SCOPED_TRACE(text);
     const Case c = harness::parse_case(text).value();
     auto set = std::move(OperandSet::make(c, gpu::rig()).value());
+    harness::Verification verification(c, gpu::rig(), {.max_operations = 1e8});
     std::vector<std::string> first;
     for (const std::string& config : config_names("cuda.sm90", c.problem, gpu::rig().device())) {
       Options options;
       options.variant = "cuda.sm90";
       options.config = config.c_str();
-      const auto report = harness::verify_case(c, gpu::rig(), options, {.max_operations = 1e8});
+      const auto report = verification.run(options);
       ASSERT_OK(report);
       EXPECT_TRUE(report->passed()) << report->text();
       const auto bits = outputs_of(c, *set, "cuda.sm90", config.c_str());
@@ -179,11 +181,12 @@ TEST(GpuTraining, MlpGradByEveryTiling) {
     const Case c = harness::parse_case(text).value();
     const auto configs = config_names("cuda.sm90", c.problem, gpu::rig().device());
     EXPECT_FALSE(configs.empty());
+    harness::Verification verification(c, gpu::rig(), {.max_operations = 1e8});
     for (const std::string& config : configs) {
       Options options;
       options.variant = "cuda.sm90";
       options.config = config.c_str();
-      const auto report = harness::verify_case(c, gpu::rig(), options, {.max_operations = 1e8});
+      const auto report = verification.run(options);
       ASSERT_OK(report);
       EXPECT_TRUE(report->passed()) << report->text();
     }
@@ -202,12 +205,13 @@ TEST(GpuTraining, GateUpSavesGAndU) {
     const Case saving = harness::parse_case(text + ":save").value();
     auto plain_set = std::move(OperandSet::make(plain, gpu::rig()).value());
     auto saving_set = std::move(OperandSet::make(saving, gpu::rig()).value());
+    harness::Verification verification(saving, gpu::rig());
     for (const std::string& config :
          config_names("cuda.sm90", saving.problem, gpu::rig().device())) {
       Options options;
       options.variant = "cuda.sm90";
       options.config = config.c_str();
-      const auto report = harness::verify_case(saving, gpu::rig(), options);
+      const auto report = verification.run(options);
       ASSERT_OK(report);
       EXPECT_TRUE(report->passed()) << report->text();
       outputs_of(plain, *plain_set, "cuda.sm90", config.c_str());

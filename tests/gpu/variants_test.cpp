@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every CUDA variant and every config of it, forced, over operators, types, gates, layouts, shapes
 // and flags, against the fp64 oracle: poisoned outputs, canaries, the same bits twice.
-#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "gpu.hpp"
+#include "harness/test_cases.hpp"
 
 namespace sluice {
 namespace {
@@ -84,9 +84,8 @@ Strings flags_of(const std::string& op) {
   return {"", ":in_place", ":pad=3", ":broadcast"};
 }
 
-// Every config of a case asks the oracle anew: fewer elements of large outputs keep that
-// affordable.
-constexpr harness::VerifyOptions kSampling{.max_operations = 1e8};
+// The oracle is one host thread's work: fewer elements of large outputs keep that affordable.
+constexpr harness::VerifyOptions kSampling{.max_operations = 2e8};
 
 // Verifies a case with every config of every variant that takes it. Returns how many were run.
 int verify_everywhere(const std::string& text) {
@@ -95,24 +94,20 @@ int verify_everywhere(const std::string& text) {
     ADD_FAILURE() << text << ": " << c.error().message;
     return 0;
   }
-  harness::Rig& rig = gpu::rig();
   int runs = 0;
-  for (const std::string& variant : variant_names(Backend::kCuda)) {
-    for (const std::string& config : config_names(variant.c_str(), c->problem, rig.device())) {
-      Options options;
-      options.variant = variant.c_str();
-      options.config = config.c_str();
-      const auto report = harness::verify_case(*c, rig, options, kSampling);
-      if (!report) {
-        ADD_FAILURE() << text << ": " << report.error().message;
-        continue;
-      }
-      EXPECT_EQ(report->variant, variant);
-      EXPECT_EQ(report->config, config);
-      EXPECT_TRUE(report->passed()) << report->text();
-      ++runs;
-    }
-  }
+  harness::for_each_forced(
+      *c, gpu::rig(),
+      [&](const harness::ForcedRun& run) {
+        if (!run.report) {
+          ADD_FAILURE() << text << ": " << run.report.error().message;
+          return;
+        }
+        EXPECT_EQ(run.report->variant, run.variant);
+        EXPECT_EQ(run.report->config, run.config);
+        EXPECT_TRUE(run.report->passed()) << run.report->text();
+        ++runs;
+      },
+      kSampling);
   return runs;
 }
 

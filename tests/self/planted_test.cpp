@@ -347,6 +347,25 @@ TEST(Verify, ForcesWhatItIsToldAndSaysWhyNot) {
   EXPECT_EQ(unknown.error().code, ErrorCode::kInvalidArgument);
 }
 
+// Sums into what is there and an output in place: what one run left must not show in the next.
+TEST(Verify, EachRunOfAVerificationIsAsTheOnlyOne) {
+  const auto rig = cpu_rig();
+  for (const char* text : {"13x64x96:mlp_grad:accumulate:bias", "13x64x96:gate_mul_grad:in_place",
+                           "13x64x96:mlp:add_norm:residual_norm_input", "0x8x16"}) {
+    const Case c = parsed(text);
+    Verification verification(c, *rig);
+    for (const char* variant : {"cpu.reference", "cpu.simd", "cpu.magic", "cpu.reference"}) {
+      const Options options{.variant = variant};
+      const auto only = verify_case(c, *rig, options);
+      const auto report = verification.run(options);
+      ASSERT_EQ(report.has_value(), only.has_value()) << text << " " << variant;
+      if (!report) continue;
+      EXPECT_TRUE(report->passed()) << report->text();
+      EXPECT_EQ(report->text(), only->text());
+    }
+  }
+}
+
 TEST(Verify, NoTokensPass) {
   const auto rig = cpu_rig();
   const auto report = verify_case(parsed("0x8x16"), *rig);
