@@ -20,6 +20,7 @@
 namespace sluice {
 namespace {
 
+using cuda::sm90::ColumnCut;
 using cuda::sm90::GemmKind;
 using cuda::sm90::GemmShape;
 using cuda::sm90::Tiling;
@@ -233,6 +234,42 @@ TEST(GemmConfig, GoldenChoicesOfGateUpGrad) {
   EXPECT_EQ(best(gate_up_grad(4096, 4096, 14336)), "pp128x192c2g8");
   EXPECT_EQ(best(gate_up_grad(8192, 4096, 14336)), "pp128x192c2g8");
   EXPECT_EQ(best(gate_up_grad(8192, 8192, 28672)), "pp128x192c2g8");
+}
+
+TEST(GemmConfig, ColumnCutsCoverEveryColumnAndNeverCostMoreThanWholeTiles) {
+  for (const GemmShape& shape : many_shapes()) {
+    if (shape.m == 0) continue;
+    for (const Tiling& tiling : cuda::sm90::tilings(shape.kind)) {
+      const ColumnCut cut = cuda::sm90::column_cut(shape, tiling);
+      SCOPED_TRACE(std::to_string(shape.m) + "x" + std::to_string(shape.n) + " " + name_of(tiling));
+      const std::int64_t columns = (shape.n + tiling.tile_n - 1) / tiling.tile_n;
+      if (cut.narrow == 0) {
+        EXPECT_EQ(cut.whole, columns);
+        continue;
+      }
+      EXPECT_TRUE(shape.kind == GemmKind::kGateUpGrad || shape.kind == GemmKind::kWeightGrad);
+      EXPECT_LE(cut.whole * tiling.tile_n, shape.n);
+      const std::int64_t end = cut.whole * tiling.tile_n + cut.narrow * cuda::sm90::kColumnBox;
+      EXPECT_GE(end, shape.n);
+      EXPECT_LT(end - cuda::sm90::kColumnBox, shape.n);
+    }
+  }
+}
+
+// On 66 clusters of two.
+TEST(GemmConfig, GoldenColumnCuts) {
+  const Tiling wide{.tile_n = 192, .cluster = 2, .pingpong = true, .group = 8};
+  const auto cut = [&](const GemmShape& shape) { return cuda::sm90::column_cut(shape, wide); };
+  // 16 row tiles: 1184 whole tiles in 18 waves, 32 narrow ones, 28 of them in a wave of their own;
+  // 75 columns of whole tiles would be 19 waves.
+  EXPECT_EQ(cut(gate_up_grad(4096, 4096, 14336)), (ColumnCut{74, 2}));
+  EXPECT_EQ(cut(gate_up_grad(8192, 4096, 14336)), (ColumnCut{74, 2}));
+  // 149 whole columns fit, but the last would begin a 37th wave.
+  EXPECT_EQ(cut(gate_up_grad(4096, 8192, 28672)), (ColumnCut{148, 4}));
+  // 72.7 waves of whole tiles, 71.8 and two of narrow ones: nothing to gain.
+  EXPECT_EQ(cut(gate_up_grad(16384, 4096, 14336)), (ColumnCut{75, 0}));
+  // Few tiles are narrow all of them: as many CTAs as there are boxes.
+  EXPECT_EQ(cut(gate_up_grad(256, 4096, 1536)), (ColumnCut{0, 24}));
 }
 
 TEST(GemmConfig, OutBoxesFillTheTileAndASwizzleSpan) {

@@ -143,7 +143,10 @@ TEST(GpuTraining, GateUpGradByEveryTiling) {
         "300x136x392:gate_up_grad:identity:fill=integers", "1x8x8:gate_up_grad",
         "129x72x200:gate_up_grad:clamped_swiglu:fp16", "260x200x1032:gate_up_grad:concat:in_place",
         "513x264x520:gate_up_grad:minimal:pad=8", "2060x136x3080:gate_up_grad:gelu_erf",
-        "4100x128x1544:gate_up_grad:in_place"}) {
+        "4100x128x1544:gate_up_grad:in_place",
+        // One row of tiles, two and three: 66, 33 and 22 columns of whole tiles, then narrow ones.
+        "256x64x12808:gate_up_grad", "300x64x6408:gate_up_grad:gelu_tanh:in_place",
+        "700x72x4424:gate_up_grad:concat"}) {
     SCOPED_TRACE(text);
     const Case c = harness::parse_case(text).value();
     auto set = std::move(OperandSet::make(c, gpu::rig()).value());
@@ -169,7 +172,8 @@ TEST(GpuTraining, GateUpGradByEveryTiling) {
 TEST(GpuTraining, MlpGradByEveryTiling) {
   if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs Hopper";
   for (const std::string text :
-       {"64x64x128:mlp_grad:identity:fill=integers",
+       {"64x64x128:mlp_grad:identity:fill=integers", "64x12808x256:mlp_grad:accumulate",
+        "72x256x12808:mlp_grad:bf16/bf16/bf16/bf16",
         "130x136x200:mlp_grad:identity:fill=integers:accumulate", "1x8x8:mlp_grad",
         "300x136x392:mlp_grad:bias:bias_down", "300x136x392:mlp_grad:recompute:bias:bias_down",
         "129x72x264:mlp_grad:recompute:interleaved1:accumulate", "200x200x328:mlp_grad:fp16:pad=8",

@@ -20,11 +20,21 @@ using tile::pack;
 using tile::Pair;
 using tile::unpack;
 
-// One tile of the output: m-th row tile of the cluster, n-th column tile.
+// One tile of the output: m-th row tile of the cluster, n-th column tile; a narrow one is the n-th
+// box of kColumnBox columns.
 struct Tile {
   int m;
   int n;
+  bool narrow = false;
 };
+
+template <class Cfg>
+__device__ __forceinline__ int first_col(Tile tile) {
+  if constexpr (Cfg::kNarrowTiles) {
+    if (tile.narrow) return tile.n * kColumnBox;
+  }
+  return tile.n * Cfg::kOutCols;
+}
 
 // Byte offset of the 16-byte chunk (row, chunk) in the out tile: boxes of kOutBoxCols columns, each
 // swizzled as its tensor map says (rows of 128 bytes by row % 8, of 64 by row / 2 % 4, of 32 by
@@ -193,11 +203,11 @@ template <class Cfg>
 __device__ __forceinline__ void add_grad_rows(const GemmParams& p, Tile tile, int m0,
                                               const float (&d)[Cfg::kTileN / 2]) {
   using Element = typename Cfg::Element;
-  constexpr int kBatch = 8;
-  static_assert(Cfg::kOutCols / 8 % kBatch == 0);
+  constexpr int kBatch = kColumnBox / 8;
+  static_assert(Cfg::kOutCols % kColumnBox == 0);
   const GradRows& out = p.grad;
   const int lane = threadIdx.x % 32;
-  const int col0 = tile.n * Cfg::kOutCols + lane % 4 * 2;
+  const int col0 = first_col<Cfg>(tile) + lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = m0 + threadIdx.x % 128 / 32 * 16 + 8 * i + lane / 4;
@@ -209,6 +219,7 @@ __device__ __forceinline__ void add_grad_rows(const GemmParams& p, Tile tile, in
     auto* narrow = reinterpret_cast<std::uint32_t*>(line + col0 * 2LL);  // likewise
 #pragma unroll
     for (int first = 0; first < Cfg::kOutCols / 8; first += kBatch) {
+      if (tile.narrow && first > 0) break;
       Pair there[kBatch] = {};
 #pragma unroll
       for (int c = 0; c < kBatch; ++c) {

@@ -27,6 +27,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cuda/ptx/grid_dependency.cuh"
@@ -50,12 +51,24 @@ concept KernelConfig = requires {
 };
 
 // Tiles in column order within groups of `group` row tiles, so that a wave shares weights in L2.
-__device__ __forceinline__ Tile tile_at(const TileOrder& order, int index) {
-  const int per_group = order.group * order.n_tiles;
+__device__ __forceinline__ Tile tile_at(const TileOrder& order, int index, int columns) {
+  const int per_group = order.group * columns;
   const int first = index / per_group * order.group;
   const int rows = min(order.group, order.m_tiles - first);
   const int rest = index % per_group;
   return {first + rest % rows, rest / rows};
+}
+
+// The t-th tile of all: whole ones, then narrow ones.
+template <class Cfg>
+__device__ __forceinline__ Tile tile_at(const TileOrder& order, int t) {
+  if constexpr (Cfg::kNarrowTiles) {
+    if (t >= order.whole) {
+      const Tile tile = tile_at(order, t - order.whole, order.cut.narrow);
+      return {tile.m, tile.n + order.cut.whole * (Cfg::kTileN / kColumnBox), true};
+    }
+  }
+  return tile_at(order, t, order.cut.whole);
 }
 
 template <class Cfg>
@@ -92,12 +105,12 @@ __device__ __forceinline__ std::uint64_t descriptor(const char* tile) {
 // This CTA's share of one stage of B, sent to every CTA of the cluster.
 template <class Cfg>
 __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensorMap& map,
-                                             const Smem<Cfg>& smem, int stage, int k, int n_tile,
+                                             const Smem<Cfg>& smem, int stage, int k, Tile tile,
                                              int rank) {
   constexpr std::uint16_t kAll = (1 << Cfg::kCluster) - 1;
   constexpr int kRows = Cfg::kTileN / Cfg::kCluster;
   char* to = smem.b(stage) + rank * kRows * kTileK * 2;
-  const int first_row = n_tile * Cfg::kTileN + rank * kRows;
+  const int first_row = tile.n * Cfg::kTileN + rank * kRows;
   std::uint64_t& full = smem.full(stage);
   if constexpr (Cfg::kTransposedB) {  // boxes of 64 columns; each CTA brings its share of their
                                       // rows
@@ -105,7 +118,8 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
     char* rows = smem.b(stage) + rank * kDepth * kBoxRowBytes;
 #pragma unroll
     for (int box = 0; box < Cfg::kTileN / kColumnBox; ++box) {
-      const std::int32_t at[5] = {n_tile * Cfg::kTileN + box * kColumnBox, k + rank * kDepth};
+      if (tile.narrow && box > 0) break;
+      const std::int32_t at[5] = {first_col<Cfg>(tile) + box * kColumnBox, k + rank * kDepth};
       ptx::tensor_copy<kAll, 2>(rows + box * kBoxBytes, map, at, full);
     }
   } else if constexpr (Cfg::kKind == GemmKind::kDown) {
@@ -169,14 +183,15 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
     waited = true;
   }
   for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += gridDim.x / Cfg::kCluster) {
-    const Tile tile = tile_at(p.order, t);
+    const Tile tile = tile_at<Cfg>(p.order, t);
+    const int stage_bytes = tile.narrow ? Cfg::kABytes + kBoxBytes : Cfg::kStageBytes;
     for (int k = 0; k < k_blocks; ++k) {
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
       std::uint64_t& full = smem.full(ring.stage);
-      ptx::mbarrier_arrive_expect_bytes(full, Cfg::kStageBytes);
+      ptx::mbarrier_arrive_expect_bytes(full, stage_bytes);
       const bool second = Cfg::kProducts == 2 && k >= k_blocks / 2;
       const int k0 = (second ? k - k_blocks / 2 : k) * kTileK;
-      load_weights<Cfg>(p, second ? p.w2 : p.w, smem, ring.stage, k0, tile.n, rank);
+      load_weights<Cfg>(p, second ? p.w2 : p.w, smem, ring.stage, k0, tile, rank);
       if (!waited) {  // x comes from the kernel before this one; static weights do not
         ptx::wait_for_prerequisites();
         waited = true;
@@ -201,14 +216,14 @@ __device__ __forceinline__ void release(const Smem<Cfg>& smem, int stage) {
   }
 }
 
-// Accumulates one tile: kHalves x 64 rows from row `row0` of A. Calls `issued` when the last WGMMA
-// is in flight, before waiting for it.
-template <class Cfg, int kHalves, class Issued>
+// Accumulates one tile: kHalves x 64 rows from row `row0` of A, kCols columns. Calls `issued` when
+// the last WGMMA is in flight, before waiting for it.
+template <class Cfg, int kCols, int kHalves, class Issued>
 __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>& ring, int k_blocks,
                                          int row0, float (&d)[kHalves][Cfg::kTileN / 2],
                                          const Issued& issued) {
-  using Mma = ptx::SplitWgmma<Cfg::kTileN, Cfg::kMmaN, typename Cfg::Element, Cfg::kTransposedB,
-                              Cfg::kTransposedA>;
+  using Mma = ptx::SplitWgmma<kCols, std::min(kCols, Cfg::kMmaN), typename Cfg::Element,
+                              Cfg::kTransposedB, Cfg::kTransposedA>;
   // In the descriptor, 16 of K: 32 bytes of a row, or 16 rows of a box.
   constexpr int kAlongRow = 32 >> 4;
   constexpr int kAlongColumn = (16 * kBoxRowBytes) >> 4;
@@ -224,7 +239,8 @@ __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>&
     for (int step = 0; step < kTileK / 16; ++step) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        Mma::mma(d[half], a + half * 512 + kStepA * step, b + kStepB * step, k + step == 0);
+        Mma::mma(reinterpret_cast<float(&)[kCols / 2]>(d[half]), a + half * 512 + kStepA * step,
+                 b + kStepB * step, k + step == 0);
       }
     }
     ptx::wgmma_commit();
@@ -328,8 +344,12 @@ __device__ __forceinline__ void pingpong(const GemmParams& p, const Smem<Cfg>& s
     // epilogue of gate_up_grad it then spills them.
     if constexpr (Cfg::kGateGrad) clear<Cfg>(d);
     ptx::named_barrier_sync(kTensorBarrier + consumer, 256);
-    multiply<Cfg, 2>(smem, ring, k_blocks, 0, d,
-                     [&] { ptx::named_barrier_arrive(kTensorBarrier + (consumer ^ 1), 256); });
+    const auto issued = [&] { ptx::named_barrier_arrive(kTensorBarrier + (consumer ^ 1), 256); };
+    if (Cfg::kNarrowTiles && t >= p.order.whole) {
+      multiply<Cfg, kColumnBox>(smem, ring, k_blocks, 0, d, issued);
+    } else {
+      multiply<Cfg, Cfg::kTileN>(smem, ring, k_blocks, 0, d, issued);
+    }
     finish(turn, t, d);
   }
 }
@@ -340,7 +360,7 @@ __device__ __forceinline__ void consume_pingpong(const GemmParams& p, const Smem
   const bool leader = threadIdx.x % 128 == 0;
   if (consumer == 1) ptx::named_barrier_arrive(kOutTileBarrier + 0, 256);
   pingpong<Cfg>(p, smem, consumer, [&](int, int t, float(&d)[2][Cfg::kTileN / 2]) {
-    const Tile tile = tile_at(p.order, t);
+    const Tile tile = tile_at<Cfg>(p.order, t);
     ptx::named_barrier_sync(kOutTileBarrier + consumer, 256);
     put_outputs<Cfg, 2>(p, smem.out(), tile, first_row<Cfg>(tile, rank), consumer, d);
     if (leader) ptx::bulk_wait_read();
@@ -357,13 +377,21 @@ __device__ __forceinline__ void consume_cooperative(const GemmParams& p, const S
   char* out = smem.out() + consumer * (Cfg::kOutTileBytes / 2);
   RingCursor<Cfg> ring;
   for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += gridDim.x / Cfg::kCluster) {
-    const Tile tile = tile_at(p.order, t);
+    const Tile tile = tile_at<Cfg>(p.order, t);
     float d[1][Cfg::kTileN / 2];
-    multiply<Cfg, 1>(smem, ring, k_blocks, consumer * 64, d, [] {});
+    multiply<Cfg, Cfg::kTileN>(smem, ring, k_blocks, consumer * 64, d, [] {});
     const int m0 = first_row<Cfg>(tile, rank) + consumer * 64;
     put_outputs<Cfg, 1>(p, out, tile, m0, consumer, d);
   }
   if (threadIdx.x % 128 == 0) ptx::bulk_wait();
+}
+
+// Turns of this CTA that are whole tiles: the first ones.
+template <class Cfg>
+__device__ __forceinline__ int whole_turns(const GemmParams& p) {
+  const int clusters = static_cast<int>(gridDim.x) / Cfg::kCluster;
+  const int first = static_cast<int>(blockIdx.x) / Cfg::kCluster;
+  return (max(p.order.whole - first, 0) + clusters - 1) / clusters;
 }
 
 // Fetches a slice of g and u into its slot. One thread, behind the stores that read the slot
@@ -371,14 +399,17 @@ __device__ __forceinline__ void consume_cooperative(const GemmParams& p, const S
 template <class Cfg>
 __device__ __forceinline__ void fetch_slice(const GemmParams& p, const Smem<Cfg>& smem, int slice,
                                             int rank) {
-  const int turn = slice / Cfg::kSlices;
+  const int whole = whole_turns<Cfg>(p);
+  const bool narrow = slice >= whole * Cfg::kSlices;
+  const int turn = narrow ? slice - whole * (Cfg::kSlices - 1) : slice / Cfg::kSlices;
   const int t = static_cast<int>((blockIdx.x + turn * gridDim.x) / Cfg::kCluster);
   if (t >= p.order.tiles) return;
-  const Tile tile = tile_at(p.order, t);
+  const Tile tile = tile_at<Cfg>(p.order, t);
   const int slot = slice % Cfg::kSlots;
   std::uint64_t& full = smem.inputs(slot);
   ptx::mbarrier_arrive_expect_bytes(full, 2 * Cfg::kSliceBytes);
-  const std::int32_t at[5] = {tile.n * Cfg::kOutCols + slice % Cfg::kSlices * kColumnBox,
+  const int in_tile = narrow ? 0 : slice % Cfg::kSlices;
+  const std::int32_t at[5] = {first_col<Cfg>(tile) + in_tile * kColumnBox,
                               first_row<Cfg>(tile, rank)};
   ptx::tensor_copy<1, 2>(smem.g(slot), p.g, at, full);
   ptx::tensor_copy<1, 2>(smem.u(slot), p.u, at, full);
@@ -386,10 +417,12 @@ __device__ __forceinline__ void fetch_slice(const GemmParams& p, const Smem<Cfg>
 
 // A consumer's tile of gate_up_grad.
 struct GradTile {
-  Tile tile;
+  int row;  // its first
+  int col;
+  bool narrow;
   int consumer;
   int rank;
-  int turn;
+  int slice;  // the CTA's count at its first
 };
 
 // Slice `in_tile` of a tile, whose sums are the `at`-th of d: dg and du over g and u by
@@ -399,12 +432,12 @@ template <class Cfg, class Rows>
 __device__ __forceinline__ void put_slice(const GemmParams& p, const Smem<Cfg>& smem,
                                           const GradTile& t, int in_tile, int at,
                                           const float (&d)[2][Cfg::kTileN / 2], const Rows& rows) {
-  const auto [tile, consumer, rank, turn] = t;
+  const int consumer = t.consumer;
   const bool leader = threadIdx.x % 128 == 0;
-  const int slice = turn * Cfg::kSlices + in_tile;
+  const int slice = t.slice + in_tile;
   const int slot = slice % Cfg::kSlots;
-  const int col = tile.n * Cfg::kOutCols + in_tile * kColumnBox;
-  const int m0 = first_row<Cfg>(tile, rank);
+  const int col = t.col + in_tile * kColumnBox;
+  const int m0 = t.row;
   ptx::mbarrier_wait(smem.inputs(slot), slice / Cfg::kSlots & 1);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -433,7 +466,7 @@ __device__ __forceinline__ void put_slice(const GemmParams& p, const Smem<Cfg>& 
   }
   if (leader) {
     ptx::bulk_wait_read();
-    fetch_slice<Cfg>(p, smem, slice + Cfg::kSlots, rank);
+    fetch_slice<Cfg>(p, smem, slice + Cfg::kSlots, t.rank);
   }
 }
 
@@ -459,6 +492,7 @@ __device__ __forceinline__ void put_slices(const GemmParams& p, const Smem<Cfg>&
     const Gate silu = tile::plain_gate(Activation::kSilu);
 #pragma unroll
     for (int i = 0; i < Cfg::kSlices; ++i) {
+      if (t.narrow && i > 0) break;
       put_slice<Cfg>(p, smem, t, i, i, d, [&](int half, char* g_u) {
         grad_rows<Cfg>(silu, g_u, 64 * half, i, d[half]);
       });
@@ -466,7 +500,7 @@ __device__ __forceinline__ void put_slices(const GemmParams& p, const Smem<Cfg>&
   } else {
     const bool plain = math::is_plain(p.gate);
 #pragma unroll 1
-    for (int i = 0; i < Cfg::kSlices; ++i) {
+    for (int i = 0; i < (t.narrow ? 1 : Cfg::kSlices); ++i) {
       put_slice<Cfg>(p, smem, t, i, 0, d, [&](int half, char* g_u) {
         tile::with_gate(p.gate, plain, [&](const Gate& gate) {
           grad_rows<Cfg>(gate, g_u, 64 * half, 0, d[half]);
@@ -487,9 +521,12 @@ __device__ __forceinline__ void consume_gate_grad(const GemmParams& p, const Sme
   }
   if (consumer == 1) ptx::named_barrier_arrive(kOutTileBarrier + 0, 256);
   pingpong<Cfg>(p, smem, consumer, [&](int turn, int t, float(&d)[2][Cfg::kTileN / 2]) {
-    const Tile tile = tile_at(p.order, t);
+    const Tile tile = tile_at<Cfg>(p.order, t);
+    const int slice = turn + min(turn, whole_turns<Cfg>(p)) * (Cfg::kSlices - 1);
     ptx::named_barrier_sync(kOutTileBarrier + consumer, 256);
-    put_slices<Cfg>(p, smem, {tile, consumer, rank, turn}, d);
+    put_slices<Cfg>(
+        p, smem,
+        {first_row<Cfg>(tile, rank), first_col<Cfg>(tile), tile.narrow, consumer, rank, slice}, d);
     ptx::named_barrier_arrive(kOutTileBarrier + (consumer ^ 1), 256);
   });
   if (leader) ptx::bulk_wait();
@@ -500,7 +537,7 @@ template <class Cfg>
 __device__ __forceinline__ void consume_weight_grad(const GemmParams& p, const Smem<Cfg>& smem,
                                                     int consumer, int rank) {
   pingpong<Cfg>(p, smem, consumer, [&](int, int t, float(&d)[2][Cfg::kTileN / 2]) {
-    const Tile tile = tile_at(p.order, t);
+    const Tile tile = tile_at<Cfg>(p.order, t);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       add_grad_rows<Cfg>(p, tile, first_row<Cfg>(tile, rank) + 64 * half, d[half]);

@@ -89,6 +89,31 @@ double small_copies(const GemmShape& shape, const Tiling& t) {
   return std::max(1.0, 0.5 * static_cast<double>(groups / std::gcd(groups, shape.block_groups)));
 }
 
+// Picoseconds of a tile of `cols` weight rows, for one of k.
+double tile_ps(const GemmShape& shape, const Tiling& t, int cols) {
+  const std::int64_t row_tiles = ceil_div(shape.m, t.rows);
+  const auto rows = static_cast<double>(std::min<std::int64_t>(shape.m, t.rows));
+  const double tensor = cols * (static_cast<double>(t.rows) / kTileM) * kTensorPs;
+  const double stage = (t.rows + static_cast<double>(cols) / t.cluster) * kWavePs;
+  // NOTE: rows of a box behind the matrix cost more than rows of it: 90, 80 and 67 us at 8B's
+  // gate_up with 16, 64 and 128 tokens.
+  const double empty = row_tiles == 1 ? 1.4 - 0.4 * rows / kTileM : 1.0;
+  return std::max(tensor / efficiency(t, shape.kind, row_tiles), stage * empty) *
+         small_copies(shape, t);
+}
+
+// Picoseconds of all waves, for one of k. Narrow tiles fill the last wave of whole ones first.
+double waves_ps(const GemmShape& shape, const Tiling& t, const ColumnCut& cut) {
+  const std::int64_t row_tiles = ceil_div(ceil_div(shape.m, t.rows), t.cluster);
+  const std::int64_t workers = clusters(shape, t);
+  const std::int64_t whole = ceil_div(row_tiles * cut.whole, workers);
+  const std::int64_t free = whole * workers - row_tiles * cut.whole;
+  const std::int64_t narrow =
+      ceil_div(std::max<std::int64_t>(row_tiles * cut.narrow - free, 0), workers);
+  return static_cast<double>(whole) * tile_ps(shape, t, t.tile_n) +
+         static_cast<double>(narrow) * tile_ps(shape, t, kColumnBox);
+}
+
 bool stream_k_serves(const GemmShape& shape, const Tiling& t) {
   return shape.partials && shape.m <= kStreamKMaxTokens &&
          tiles_of(shape, t) * ceil_div(shape.k, kTileK) < kMaxUnits;
@@ -103,18 +128,11 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   const double column_us = static_cast<double>(shape.k) * 1e-6;  // times picoseconds
   // Every weight crosses the memory bus once.
   const double memory = static_cast<double>(shape.n) / std::max(1, shape.sm_count) * kMemoryPs;
+  if (!t.stream_k) {
+    return std::max(waves_ps(shape, t, column_cut(shape, t)), memory) * column_us + kWaveUs;
+  }
   const double tensor = t.tile_n * (static_cast<double>(t.rows) / kTileM) * kTensorPs;
   const auto rows = static_cast<double>(std::min<std::int64_t>(shape.m, t.rows));
-  if (!t.stream_k) {
-    const auto waves = static_cast<double>(ceil_div(tiles, clusters(shape, t)));
-    const double stage = (t.rows + static_cast<double>(t.tile_n) / t.cluster) * kWavePs;
-    // NOTE: rows of a box behind the matrix cost more than rows of it: 90, 80 and 67 us at 8B's
-    // gate_up with 16, 64 and 128 tokens.
-    const double empty = row_tiles == 1 ? 1.4 - 0.4 * rows / kTileM : 1.0;
-    const double tile = std::max(tensor / efficiency(t, shape.kind, row_tiles), stage * empty) *
-                        small_copies(shape, t);
-    return std::max(waves * tile, memory) * column_us + kWaveUs;
-  }
   const StreamK s = stream_k_schedule(shape, t);
   const double multiply = t.rows == 192 ? kThreeConsumers * tensor : tensor;
   const bool in_step = s.workers % tiles == 0 || tiles % s.workers == 0;
@@ -133,6 +151,24 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   const double unit = std::max(multiply, stage) * small_copies(shape, t);
   return std::max(share * unit, reads * memory) * column_us + kStreamKUs +
          fix_up * pieces * t.rows * t.tile_n * kPartialUs;
+}
+
+ColumnCut column_cut(const GemmShape& shape, const Tiling& t) noexcept {
+  const auto columns = static_cast<int>(ceil_div(shape.n, t.tile_n));
+  ColumnCut best{columns, 0};
+  if (shape.kind != GemmKind::kGateUpGrad && shape.kind != GemmKind::kWeightGrad) return best;
+  const std::int64_t row_tiles =
+      std::max<std::int64_t>(1, ceil_div(ceil_div(shape.m, t.rows), t.cluster));
+  const std::int64_t workers = clusters(shape, t);
+  const std::int64_t boxes = ceil_div(shape.n, kColumnBox);
+  const std::int64_t fitting = shape.n / t.tile_n;
+  // As many whole tiles as fit the matrix, or as fill waves and no more.
+  for (const std::int64_t whole : {fitting, row_tiles * fitting / workers * workers / row_tiles}) {
+    const ColumnCut cut{static_cast<int>(whole),
+                        static_cast<int>(boxes - whole * (t.tile_n / kColumnBox))};
+    if (waves_ps(shape, t, cut) < waves_ps(shape, t, best)) best = cut;
+  }
+  return best;
 }
 
 StreamK stream_k_schedule(const GemmShape& shape, const Tiling& t) noexcept {

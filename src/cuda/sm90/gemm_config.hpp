@@ -12,6 +12,8 @@ namespace sluice::cuda::sm90 {
 
 inline constexpr int kTileM = 128;  ///< rows of x a CTA, but under stream-K
 inline constexpr int kTileK = 64;   ///< of a stage; 128 bytes: one swizzle atom
+/// Operands with k along their rows come by boxes of so many columns; a narrow tile has one.
+inline constexpr int kColumnBox = 64;
 
 /// What a GEMM of the family makes of its sums.
 enum class GemmKind : std::uint8_t {
@@ -51,6 +53,18 @@ struct GemmShape {
 /// Microseconds of a shape under a tiling, by a model: the longest of what the tensor cores, the
 /// memory and L2 take, and the fix-up of cut tiles. docs/kernels/gate_up.md.
 [[nodiscard]] double cost(const GemmShape& shape, const Tiling& tiling) noexcept;
+
+/// The columns of an output: tiles of tile_n, then the rest in tiles of kColumnBox.
+struct ColumnCut {
+  int whole;   ///< tile columns
+  int narrow;  ///< tile columns; 0 where tiles of the last wave are as wide as the others
+
+  friend bool operator==(const ColumnCut&, const ColumnCut&) = default;
+};
+
+/// The cut of least cost: narrow tiles where they fill the last wave with less than whole ones.
+/// Only kGateUpGrad and kWeightGrad have them.
+[[nodiscard]] ColumnCut column_cut(const GemmShape& shape, const Tiling& tiling) noexcept;
 
 /// Stream-K is offered up to so many, where whole tiles come into their own.
 /// docs/kernels/gate_up.md.

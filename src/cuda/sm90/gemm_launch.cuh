@@ -21,6 +21,8 @@ struct GemmConfig {
   // An operand lies with k along its rows, and not within them.
   static constexpr bool kTransposedA = kKind == GemmKind::kWeightGrad;
   static constexpr bool kTransposedB = kKind != GemmKind::kGateUp && kKind != GemmKind::kDown;
+  // The columns that whole tiles leave come in tiles of one box.
+  static constexpr bool kNarrowTiles = kGateGrad || kFromRegisters;
   static constexpr int kProducts = kKind == GemmKind::kInputGrad ? 2 : 1;
   static constexpr bool kPingpong = kIsPingpong;
   static constexpr bool kPlainSilu = kIsPlainSilu;
@@ -50,10 +52,12 @@ struct GemmConfig {
 template <class Cfg>
 Status launch_config(const GemmLaunch& launch, GemmParams& p) noexcept {
   const int rows = kTileM * Cfg::kCluster;
+  const std::int64_t weight_rows = std::int64_t{p.n} * (Cfg::kTileN / Cfg::kOutCols);
   p.order.m_tiles = (p.m + rows - 1) / rows;
-  p.order.n_tiles = (p.n + Cfg::kOutCols - 1) / Cfg::kOutCols;
+  p.order.cut = column_cut({p.m, weight_rows, p.k, Cfg::kKind, launch.sm_count}, launch.tiling);
   p.order.group = launch.tiling.group;
-  p.order.tiles = p.order.m_tiles * p.order.n_tiles;
+  p.order.whole = p.order.m_tiles * p.order.cut.whole;
+  p.order.tiles = p.order.whole + p.order.m_tiles * p.order.cut.narrow;
   const int clusters = std::min(std::max(1, launch.sm_count / Cfg::kCluster), p.order.tiles);
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(clusters * Cfg::kCluster));

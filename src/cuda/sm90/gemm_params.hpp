@@ -10,14 +10,15 @@
 namespace sluice::cuda::sm90 {
 
 inline constexpr int kThreads = 384;
-inline constexpr int kColumnBox = 64;  // operands with k along rows come by boxes of 64 columns
 
-// The order in which persistent CTAs walk the output: groups of `group` row tiles, columns first.
+// The order in which persistent CTAs walk the output: groups of `group` row tiles, columns first;
+// whole tiles, then narrow ones.
 struct TileOrder {
   int m_tiles;  // of 128 * cluster rows
-  int n_tiles;  // of kTileN weight rows
+  ColumnCut cut;
   int group;
-  int tiles;
+  int whole;  // m_tiles * cut.whole
+  int tiles;  // and those of m_tiles * cut.narrow
 };
 
 // How the copies of the paired weight view step along its groups; see cuda/tensor_map.hpp.

@@ -39,9 +39,9 @@ Status launch_config(const GemmLaunch& launch, StreamKParams& p) noexcept {
   GemmParams& gemm = p.gemm;
   const int rows = Cfg::kRows * Cfg::kCluster;
   gemm.order.m_tiles = (gemm.m + rows - 1) / rows;
-  gemm.order.n_tiles = (gemm.n + Cfg::kOutCols - 1) / Cfg::kOutCols;
+  gemm.order.cut = {(gemm.n + Cfg::kOutCols - 1) / Cfg::kOutCols, 0};
   gemm.order.group = launch.tiling.group;
-  gemm.order.tiles = gemm.order.m_tiles * gemm.order.n_tiles;
+  gemm.order.whole = gemm.order.tiles = gemm.order.m_tiles * gemm.order.cut.whole;
   const std::int64_t weight_rows = std::int64_t{gemm.n} * (Cfg::kTileN / Cfg::kOutCols);
   p.schedule =
       stream_k_schedule({gemm.m, weight_rows, gemm.k, Cfg::kKind, launch.sm_count}, launch.tiling);

@@ -54,11 +54,11 @@ struct UnitCursor {
   __device__ __forceinline__ UnitCursor(const StreamKParams& p, int unit)
       : index(unit / p.schedule.k_units),
         k(unit % p.schedule.k_units),
-        tile(tile_at(p.gemm.order, index)) {}
+        tile(tile_at(p.gemm.order, index, p.gemm.order.cut.whole)) {}
   __device__ __forceinline__ void advance(const StreamKParams& p) {
     if (++k < p.schedule.k_units) return;
     k = 0;
-    tile = tile_at(p.gemm.order, ++index);
+    tile = tile_at(p.gemm.order, ++index, p.gemm.order.cut.whole);
   }
 };
 
@@ -79,7 +79,7 @@ __device__ __forceinline__ void load_columns(const StreamKParams& p, const Smem<
                                              int stage, const UnitCursor& at, int rank) {
   const std::uint32_t bytes = Cfg::kBBytes + p.box_rows * kTileK * 2;
   ptx::mbarrier_arrive_expect_bytes(smem.full(stage), bytes);
-  load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.tile.n, rank);
+  load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.tile, rank);
 }
 
 // The ring is filled with weights before the wait for x, where no one writes them.
@@ -272,7 +272,7 @@ __device__ __forceinline__ void consume_stream(const StreamKParams& p, const Sme
     const int units = min(end - unit, s.k_units - at.k);
     unit += units;
     float d[1][Cfg::kTileN / 2];
-    multiply<Cfg, 1>(smem, ring, units, consumer * 64, d, [] {});
+    multiply<Cfg, Cfg::kTileN>(smem, ring, units, consumer * 64, d, [] {});
     ptx::wgmma_fence_accumulators(d[0]);
     const int row0 = stream_k_row<Cfg>(at.tile, rank) + consumer * 64 + warp_row;
     if (row0 >= p.gemm.m) continue;  // the same in every piece of the tile
