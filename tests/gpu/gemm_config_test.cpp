@@ -280,8 +280,10 @@ TEST(GemmConfig, OutBoxesFillTheTileAndASwizzleSpan) {
       const int cols = kind == GemmKind::kGateUp ? tiling.tile_n / 2 : tiling.tile_n;
       EXPECT_EQ(cols % box.cols, 0) << name_of(tiling);
       EXPECT_TRUE(box.cols == 16 || box.cols == 32 || box.cols == 64) << name_of(tiling);
-      // pingpong stores the tile at once, cooperative the rows of one consumer.
-      EXPECT_EQ(box.rows * (tiling.pingpong ? 1 : 2), cuda::sm90::kTileM) << name_of(tiling);
+      // pingpong stores the tile at once, cooperative the rows of one consumer, gate_up_grad a
+      // piece.
+      const bool halves = kind == GemmKind::kGateUpGrad || !tiling.pingpong;
+      EXPECT_EQ(box.rows * (halves ? 2 : 1), cuda::sm90::kTileM) << name_of(tiling);
     }
   }
 }

@@ -146,19 +146,19 @@ __device__ __forceinline__ void gate_rows(const GemmParams& p, char* out, int ro
   });
 }
 
-// From dh in d, and a slice of 64 columns of g and behind it of u in shared memory: dg and du in
-// their places, h in d, where the slice is the `slice`-th. 64 rows from `row0`. A warp reads and
+// From dh in d, and a piece of g and behind it of u in shared memory: dg and du in their places, h
+// in d, whose `box`-th 64 columns they are. A warp reads and
 // writes its own 16 rows alone, 8 columns of both at a time. NOTE: ptxas has few registers beside
 // 192 accumulators. Sixteen columns at a time, or h already rounded in half of d, spill
 // accumulators in the product's loop.
 template <class Cfg>
-__device__ __forceinline__ void grad_rows(const Gate& gate, char* g_u, int row0, int slice,
+__device__ __forceinline__ void grad_rows(const Gate& gate, char* g_u, int box,
                                           float (&d)[Cfg::kTileN / 2]) {
   using Element = typename Cfg::Element;
   constexpr int kChunks = kColumnBox / 8;
   const int lane = threadIdx.x % 32;
-  const int row = row0 + threadIdx.x % 128 / 32 * 16 + lane % 16;
-  char* lines = g_u + lane / 16 * Cfg::kSliceBytes;
+  const int row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+  char* lines = g_u + lane / 16 * Cfg::kPieceBytes;
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     char* at = lines + out_offset<Cfg>(row, c);
@@ -166,7 +166,7 @@ __device__ __forceinline__ void grad_rows(const Gate& gate, char* g_u, int row0,
     ptx::ldmatrix_x4(words, ptx::shared_address(at));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float* sums = d + 4 * (kChunks * slice + c) + 2 * i;
+      float* sums = d + 4 * (kChunks * box + c) + 2 * i;
       const Pair g = unpack<Element>(words[i]);
       const Pair u = unpack<Element>(words[2 + i]);
       const auto lo = math::gate_mul_grad(gate, g.lo, u.lo, sums[0]);
@@ -180,17 +180,16 @@ __device__ __forceinline__ void grad_rows(const Gate& gate, char* g_u, int row0,
   }
 }
 
-// The h that grad_rows() left in d: a slice of 64 rows.
+// The h that grad_rows() left in d: a piece.
 template <class Cfg>
-__device__ __forceinline__ void grad_h_rows(char* out, int row0, int slice,
-                                            const float (&d)[Cfg::kTileN / 2]) {
+__device__ __forceinline__ void grad_h_rows(char* out, int box, const float (&d)[Cfg::kTileN / 2]) {
   using Element = typename Cfg::Element;
   constexpr int kChunks = kColumnBox / 8;
   const int lane = threadIdx.x % 32;
-  const int row = row0 + threadIdx.x % 128 / 32 * 16 + lane % 16;
+  const int row = threadIdx.x % 128 / 32 * 16 + lane % 16;
 #pragma unroll
   for (int c = 0; c < kChunks; c += 2) {
-    const float* h = d + 4 * (kChunks * slice + c);
+    const float* h = d + 4 * (kChunks * box + c);
     ptx::stmatrix_x4(out + out_offset<Cfg>(row, c + lane / 16), pack<Element>({h[0], h[1]}),
                      pack<Element>({h[2], h[3]}), pack<Element>({h[4], h[5]}),
                      pack<Element>({h[6], h[7]}));

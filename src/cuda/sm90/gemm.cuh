@@ -11,13 +11,13 @@
 //   stores cooperative  both consumers share a 128 x N tile, 64 rows each
 // shared memory
 //   stages x { A: 128 x 64, B: N x 64; transposed 64 x 128, 64 x N } elements, 128-byte swizzle |
-//   out tile; of gate_up_grad two slots of 128 x 64 { g, then dg, then h; u, then du } | mbarriers
+//   out tile; of gate_up_grad four slots of 64 x 64 { g, then dg, then h; u, then du } | mbarriers
 // mbarriers, per stage
 //   full[s]   1 arrival (the producer's expect_tx) and the stage's bytes; consumers wait
 //   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
 //             stage; producers wait, since each writes half of B into both CTAs
 // mbarriers of gate_up_grad
-//   inputs[s] 1 arrival (a leader's expect_tx) and the bytes of a slice of g and u in slot s; the
+//   inputs[s] 1 arrival (a leader's expect_tx) and the bytes of a piece of g and u in slot s; the
 //             consumer whose turn it is waits
 // named barriers (bar.sync / bar.arrive)
 //   1 + w     the 128 threads of consumer w
@@ -82,8 +82,8 @@ struct Smem {
   }
   __device__ std::uint64_t& empty(int stage) const { return full(Cfg::kStages + stage); }
   // Of gate_up_grad.
-  __device__ char* g(int slot) const { return out() + 2 * slot * Cfg::kSliceBytes; }
-  __device__ char* u(int slot) const { return g(slot) + Cfg::kSliceBytes; }
+  __device__ char* g(int slot) const { return out() + 2 * slot * Cfg::kPieceBytes; }
+  __device__ char* u(int slot) const { return g(slot) + Cfg::kPieceBytes; }
   __device__ std::uint64_t& inputs(int slot) const { return full(2 * Cfg::kStages + slot); }
 };
 
@@ -394,23 +394,26 @@ __device__ __forceinline__ int whole_turns(const GemmParams& p) {
   return (max(p.order.whole - first, 0) + clusters - 1) / clusters;
 }
 
-// Fetches a slice of g and u into its slot. One thread, behind the stores that read the slot
-// before. Slices are counted over all turns of the CTA.
+// Fetches a piece of g and u, 64 rows x 64 columns, into its slot. One thread, behind the stores
+// that read the slot before. Pieces are counted over all turns of the CTA; in a tile the upper rows
+// of a column box come first, then the lower.
 template <class Cfg>
-__device__ __forceinline__ void fetch_slice(const GemmParams& p, const Smem<Cfg>& smem, int slice,
+__device__ __forceinline__ void fetch_piece(const GemmParams& p, const Smem<Cfg>& smem, int piece,
                                             int rank) {
   const int whole = whole_turns<Cfg>(p);
-  const bool narrow = slice >= whole * Cfg::kSlices;
-  const int turn = narrow ? slice - whole * (Cfg::kSlices - 1) : slice / Cfg::kSlices;
+  const bool narrow = piece >= whole * Cfg::kPieces;
+  const int from = narrow ? piece - whole * Cfg::kPieces : piece;
+  const int a_tile = narrow ? 2 : Cfg::kPieces;
+  const int turn = from / a_tile + (narrow ? whole : 0);
   const int t = static_cast<int>((blockIdx.x + turn * gridDim.x) / Cfg::kCluster);
   if (t >= p.order.tiles) return;
   const Tile tile = tile_at<Cfg>(p.order, t);
-  const int slot = slice % Cfg::kSlots;
+  const int in_tile = from % a_tile;
+  const int slot = piece % Cfg::kSlots;
   std::uint64_t& full = smem.inputs(slot);
-  ptx::mbarrier_arrive_expect_bytes(full, 2 * Cfg::kSliceBytes);
-  const int in_tile = narrow ? 0 : slice % Cfg::kSlices;
-  const std::int32_t at[5] = {first_col<Cfg>(tile) + in_tile * kColumnBox,
-                              first_row<Cfg>(tile, rank)};
+  ptx::mbarrier_arrive_expect_bytes(full, 2 * Cfg::kPieceBytes);
+  const std::int32_t at[5] = {first_col<Cfg>(tile) + in_tile / 2 * kColumnBox,
+                              first_row<Cfg>(tile, rank) + in_tile % 2 * 64};
   ptx::tensor_copy<1, 2>(smem.g(slot), p.g, at, full);
   ptx::tensor_copy<1, 2>(smem.u(slot), p.u, at, full);
 }
@@ -422,92 +425,131 @@ struct GradTile {
   bool narrow;
   int consumer;
   int rank;
-  int slice;  // the CTA's count at its first
+  int first;  // its first piece, in the CTA's count
 };
 
-// Slice `in_tile` of a tile, whose sums are the `at`-th of d: dg and du over g and u by
-// rows(half, g_u), then h over dg, each stored by TMA. Then the slot is fetched anew, which whoever
-// comes to it next waits for.
-template <class Cfg, class Rows>
-__device__ __forceinline__ void put_slice(const GemmParams& p, const Smem<Cfg>& smem,
-                                          const GradTile& t, int in_tile, int at,
-                                          const float (&d)[2][Cfg::kTileN / 2], const Rows& rows) {
-  const int consumer = t.consumer;
-  const bool leader = threadIdx.x % 128 == 0;
-  const int slice = t.slice + in_tile;
-  const int slot = slice % Cfg::kSlots;
-  const int col = t.col + in_tile * kColumnBox;
-  const int m0 = t.row;
-  ptx::mbarrier_wait(smem.inputs(slot), slice / Cfg::kSlots & 1);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    rows(half, smem.g(slot));
-  }
-  ptx::fence_shared_for_async();
-  ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
-  if (leader) {
-    store_box(p, p.dg, smem.g(slot), col, m0);
-    store_box(p, p.du, smem.u(slot), col, m0);
-    ptx::bulk_commit();
-  }
-  if (p.writes_h != 0) {
-    if (leader) ptx::bulk_wait_read();
-    ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      grad_h_rows<Cfg>(smem.g(slot), 64 * half, at, d[half]);
-    }
-    ptx::fence_shared_for_async();
-    ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
-    if (leader) {
-      store_box(p, p.out, smem.g(slot), col, m0);
-      ptx::bulk_commit();
-    }
-  }
-  if (leader) {
-    ptx::bulk_wait_read();
-    fetch_slice<Cfg>(p, smem, slice + Cfg::kSlots, t.rank);
-  }
+// Stores dg and du, or h, of a piece of the tile.
+template <class Cfg>
+__device__ __forceinline__ void store_piece(const GemmParams& p, const Smem<Cfg>& smem,
+                                            const GradTile& t, int piece, bool hidden) {
+  const int slot = (t.first + piece) % Cfg::kSlots;
+  const int col = t.col + piece / 2 * kColumnBox;
+  const int row = t.row + piece % 2 * 64;
+  store_box(p, hidden ? p.out : p.dg, smem.g(slot), col, row);
+  if (!hidden) store_box(p, p.du, smem.u(slot), col, row);
 }
 
-// Moves the next slice's sums to the front.
+// Writes h of a piece by hidden(g) over its dg, which every store has read by then.
+template <class Cfg, class Hidden>
+__device__ __forceinline__ void put_hidden(const GemmParams& p, const Smem<Cfg>& smem,
+                                           const GradTile& t, int piece, const Hidden& hidden) {
+  if (threadIdx.x % 128 == 0) ptx::bulk_wait_read();
+  if (p.writes_h == 0) return;
+  ptx::named_barrier_sync(kOwnBarrier + t.consumer, 128);
+  hidden(smem.g((t.first + piece) % Cfg::kSlots));
+}
+
+// A piece of a tile: dg and du over g and u by rows(g), h of the piece before by hidden(g), then
+// their stores. The stores before those have been read by then: the slot of the piece before the
+// last is fetched anew, which whoever comes to it next waits for. Small stores, early: the ring's
+// copies wait behind them.
+template <class Cfg, class Rows, class Hidden>
+__device__ __forceinline__ void put_piece(const GemmParams& p, const Smem<Cfg>& smem,
+                                          const GradTile& t, int piece, const Rows& rows,
+                                          const Hidden& hidden) {
+  const int count = t.first + piece;
+  const int slot = count % Cfg::kSlots;
+  ptx::mbarrier_wait(smem.inputs(slot), count / Cfg::kSlots & 1);
+  rows(smem.g(slot));
+  if (piece > 0) put_hidden<Cfg>(p, smem, t, piece - 1, hidden);
+  ptx::fence_shared_for_async();
+  ptx::named_barrier_sync(kOwnBarrier + t.consumer, 128);
+  if (threadIdx.x % 128 != 0) return;
+  store_piece<Cfg>(p, smem, t, piece, false);
+  if (piece > 0 && p.writes_h != 0) store_piece<Cfg>(p, smem, t, piece - 1, true);
+  ptx::bulk_commit();
+  if (piece > 1) fetch_piece<Cfg>(p, smem, count - 2 + Cfg::kSlots, t.rank);
+}
+
+// What is left behind the last piece: its h, and the last two slots.
+template <class Cfg, class Hidden>
+__device__ __forceinline__ void put_last(const GemmParams& p, const Smem<Cfg>& smem,
+                                         const GradTile& t, int piece, const Hidden& hidden) {
+  const bool leader = threadIdx.x % 128 == 0;
+  put_hidden<Cfg>(p, smem, t, piece, hidden);
+  const int next = t.first + piece - 1 + Cfg::kSlots;
+  if (leader) fetch_piece<Cfg>(p, smem, next, t.rank);
+  if (p.writes_h != 0) {
+    ptx::fence_shared_for_async();
+    ptx::named_barrier_sync(kOwnBarrier + t.consumer, 128);
+    if (leader) {
+      store_piece<Cfg>(p, smem, t, piece, true);
+      ptx::bulk_commit();
+      ptx::bulk_wait_read();
+    }
+  }
+  if (leader) fetch_piece<Cfg>(p, smem, next + 1, t.rank);
+}
+
+// Moves the sums of the next column box to the front.
 template <class Cfg>
-__device__ __forceinline__ void next_slice(float (&d)[2][Cfg::kTileN / 2]) {
+__device__ __forceinline__ void next_box(float (&d)[Cfg::kTileN / 2]) {
   constexpr int kSums = kColumnBox / 2;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int i = 0; i < Cfg::kTileN / 2 - kSums; ++i) d[half][i] = d[half][i + kSums];
-  }
+  for (int i = 0; i < Cfg::kTileN / 2 - kSums; ++i) d[i] = d[i + kSums];
 }
 
-// The slices of a tile. Plain silu, what most models use, takes the sums where they are. All other
-// gates share one body for every slice: unrolled, their instructions outgrow the SM's cache, which
+// The pieces of a tile. Plain silu, what most models use, takes the sums where they are. All other
+// gates share one body for every box: unrolled, their instructions outgrow the SM's cache, which
 // took up to twice the time (docs/kernels/gate_up_grad.md). Kernels of their own: side by side in
 // one, ptxas spills for both; apart, nothing of plain silu's.
 template <class Cfg>
-__device__ __forceinline__ void put_slices(const GemmParams& p, const Smem<Cfg>& smem,
+__device__ __forceinline__ void put_pieces(const GemmParams& p, const Smem<Cfg>& smem,
                                            const GradTile& t, float (&d)[2][Cfg::kTileN / 2]) {
+  constexpr int kBoxes = Cfg::kTileN / kColumnBox;
+  using Sums = float[Cfg::kTileN / 2];
   if constexpr (Cfg::kPlainSilu) {
     const Gate silu = tile::plain_gate(Activation::kSilu);
+    const auto put = [&](int piece, Sums& sums, Sums& before) {
+      put_piece<Cfg>(
+          p, smem, t, piece, [&](char* g) { grad_rows<Cfg>(silu, g, piece / 2, sums); },
+          [&](char* g) { grad_h_rows<Cfg>(g, (piece - 1) / 2, before); });
+    };
+    const auto put_end = [&](int piece) {
+      put_last<Cfg>(p, smem, t, piece, [&](char* g) { grad_h_rows<Cfg>(g, piece / 2, d[1]); });
+    };
+    put(0, d[0], d[1]);
+    put(1, d[1], d[0]);
+    if (t.narrow) {
+      put_end(1);
+    } else {
 #pragma unroll
-    for (int i = 0; i < Cfg::kSlices; ++i) {
-      if (t.narrow && i > 0) break;
-      put_slice<Cfg>(p, smem, t, i, i, d, [&](int half, char* g_u) {
-        grad_rows<Cfg>(silu, g_u, 64 * half, i, d[half]);
-      });
+      for (int box = 1; box < kBoxes; ++box) {
+        put(2 * box, d[0], d[1]);
+        put(2 * box + 1, d[1], d[0]);
+      }
+      put_end(2 * kBoxes - 1);
     }
   } else {
     const bool plain = math::is_plain(p.gate);
+    const auto put = [&](int piece, Sums& sums, Sums& before) {
+      put_piece<Cfg>(
+          p, smem, t, piece,
+          [&](char* g) {
+            tile::with_gate(p.gate, plain,
+                            [&](const Gate& gate) { grad_rows<Cfg>(gate, g, 0, sums); });
+          },
+          [&](char* g) { grad_h_rows<Cfg>(g, 0, before); });
+    };
+    const int boxes = t.narrow ? 1 : kBoxes;
 #pragma unroll 1
-    for (int i = 0; i < (t.narrow ? 1 : Cfg::kSlices); ++i) {
-      put_slice<Cfg>(p, smem, t, i, 0, d, [&](int half, char* g_u) {
-        tile::with_gate(p.gate, plain, [&](const Gate& gate) {
-          grad_rows<Cfg>(gate, g_u, 64 * half, 0, d[half]);
-        });
-      });
-      next_slice<Cfg>(d);
+    for (int box = 0; box < boxes; ++box) {
+      put(2 * box, d[0], d[1]);
+      if (box > 0) next_box<Cfg>(d[1]);
+      put(2 * box + 1, d[1], d[0]);
+      next_box<Cfg>(d[0]);
     }
+    put_last<Cfg>(p, smem, t, 2 * boxes - 1, [&](char* g) { grad_h_rows<Cfg>(g, 0, d[1]); });
   }
 }
 
@@ -517,16 +559,17 @@ __device__ __forceinline__ void consume_gate_grad(const GemmParams& p, const Sme
                                                   int consumer, int rank) {
   const bool leader = threadIdx.x % 128 == 0;
   if (consumer == 0 && leader) {
-    for (int slot = 0; slot < Cfg::kSlots; ++slot) fetch_slice<Cfg>(p, smem, slot, rank);
+    for (int slot = 0; slot < Cfg::kSlots; ++slot) fetch_piece<Cfg>(p, smem, slot, rank);
   }
   if (consumer == 1) ptx::named_barrier_arrive(kOutTileBarrier + 0, 256);
   pingpong<Cfg>(p, smem, consumer, [&](int turn, int t, float(&d)[2][Cfg::kTileN / 2]) {
     const Tile tile = tile_at<Cfg>(p.order, t);
-    const int slice = turn + min(turn, whole_turns<Cfg>(p)) * (Cfg::kSlices - 1);
+    const int whole = min(turn, whole_turns<Cfg>(p));
+    const int first = whole * Cfg::kPieces + (turn - whole) * 2;
     ptx::named_barrier_sync(kOutTileBarrier + consumer, 256);
-    put_slices<Cfg>(
+    put_pieces<Cfg>(
         p, smem,
-        {first_row<Cfg>(tile, rank), first_col<Cfg>(tile), tile.narrow, consumer, rank, slice}, d);
+        {first_row<Cfg>(tile, rank), first_col<Cfg>(tile), tile.narrow, consumer, rank, first}, d);
     ptx::named_barrier_arrive(kOutTileBarrier + (consumer ^ 1), 256);
   });
   if (leader) ptx::bulk_wait();

@@ -221,7 +221,8 @@ std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
 
 Box out_box(const Tiling& t, GemmKind kind) noexcept {
   const int cols = kind == GemmKind::kGateUp ? t.tile_n / 2 : t.tile_n;
-  return {cols % 64 == 0 ? 64 : cols % 32 == 0 ? 32 : 16, t.pingpong ? kTileM : kTileM / 2};
+  const bool halves = kind == GemmKind::kGateUpGrad || !t.pingpong;
+  return {cols % 64 == 0 ? 64 : cols % 32 == 0 ? 32 : 16, halves ? kTileM / 2 : kTileM};
 }
 
 void name_tiling(const Tiling& t, std::span<char> out) noexcept {

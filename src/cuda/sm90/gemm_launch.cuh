@@ -37,12 +37,12 @@ struct GemmConfig {
   static constexpr int kOutBoxCols = kOutCols % 64 == 0 ? 64 : kOutCols % 32 == 0 ? 32 : 16;
   static constexpr int kOutBoxRows = kPingpong ? kTileM : kTileM / 2;
   static constexpr int kOutTileBytes = kTileM * kOutCols * 2;
-  // gate_up_grad's tiles come and go by slices of 64 columns; a slot holds one of g and one of u.
-  static constexpr int kSlices = kTileN / kColumnBox;
-  static constexpr int kSlots = 2;
-  static constexpr int kSliceBytes = kTileM * kColumnBox * 2;
+  // gate_up_grad's tiles come and go by pieces of 64 x 64; a slot holds one of g and one of u.
+  static constexpr int kPieces = 2 * (kTileN / kColumnBox);
+  static constexpr int kSlots = 4;
+  static constexpr int kPieceBytes = 64 * kColumnBox * 2;
   static constexpr int kOutBytes = kFromRegisters ? 0
-                                   : kGateGrad    ? 2 * kSlots * kSliceBytes
+                                   : kGateGrad    ? 2 * kSlots * kPieceBytes
                                                   : kOutTileBytes;
   static constexpr int kBarriers = 2 * kStages + (kGateGrad ? kSlots : 0);
   static constexpr int kSmemBytes =
