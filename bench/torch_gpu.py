@@ -7,8 +7,9 @@ an eager call costs the host.
 
 layer: transformers' LlamaMLP of Llama-3.1-8B in bf16 on normal-random weights, forward and forward +
 backward. Both modules share the parameters and take turns in one process; times are by events over
-single passes, peak memory is Torch's, operands and gradients included. The weights of one layer are six
-times an H200's L2, so that none is found there.
+groups of PASSES passes, enqueued as a model's layers are, without a wait in between: a pass by itself
+also shows how long Python takes to its first kernel. Peak memory is Torch's, operands and gradients
+included. The weights of one layer are six times an H200's L2, so that none is found there.
 
 host: time of the call itself on tensors so small that the GPU keeps up, in groups of 100 calls with a wait
 after each group; against the same MLP by torch.nn.functional. ``us`` is the host's there."""
@@ -37,6 +38,7 @@ from sluice import ops
 
 MODEL, D, H = "llama-3.1-8b", 4096, 14336
 SAMPLES = 31
+PASSES = 10  # of one sample of a layer
 CALLS = 100  # of one sample of host time: below the depth of a stream's queue
 
 
@@ -158,10 +160,11 @@ def measured(m: int, direction: str, fused: nn.Module, stock: nn.Module) -> dict
     def timed(module: nn.Module) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        step(module)
+        for _ in range(PASSES):
+            step(module)
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end) * 1e3
+        return begin.elapsed_time(end) * 1e3 / PASSES
 
     def peak(module: nn.Module) -> int:
         module.zero_grad(set_to_none=True)

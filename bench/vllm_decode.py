@@ -4,21 +4,26 @@
     python bench/vllm_decode.py bench/results/h200/vllm_decode.json
     python bench/vllm_decode.py bench/results/h200/vllm_decode_qwen.json --model qwen2.5-7b
 
-Two processes on one GPU, each a whole vLLM with CUDA graphs and torch.compile (SLUICE_VLLM=off, and auto),
-take turns, so that a slow minute hits both. The model has Llama-3.1-8B's or Qwen2.5-7B's configuration
-and normal * 0.02 as weights, the same in both: vLLM's own dummy weights are tiny and equal in every
-layer. A step's time is that of generating the output less that of one token, over the steps between. Ids are compared as far as
-they agree; where they part, the gap of stock's two best log-probabilities says how near a tie it was. Up
-to there both had the same inputs, and their log-probabilities are compared; how far stock's own move when
-the same prompt is served alone and not in a batch is the measure of that.
+Two vLLMs on one GPU with CUDA graphs and torch.compile (SLUICE_VLLM=off, and auto) take turns, so that a
+slow minute hits both. Each has its engine in a process of its own, as vLLM does unless told otherwise: in
+the process of its caller the host's work of a step can outlast the GPU's. The model has Llama-3.1-8B's or
+Qwen2.5-7B's configuration and normal * 0.02 as weights, the same in both: vLLM's own dummy weights are tiny
+and equal in every layer. A run of every number of requests, then the next run of each. A step's time is that
+of generating the output less that of one token, over the steps between. Ids are compared as far as they
+agree; where they part, the gap of stock's two best log-probabilities says how near a tie it was. Up to there
+both had the same inputs, and their log-probabilities are compared; how far stock's own move when the same
+prompt is served alone and not in a batch is the measure of that.
 
 Needs vLLM 0.23 and this package installed, its entry point included (python -m sluice doctor)."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -45,11 +50,12 @@ SHARED = {"hidden_act": "silu", "max_position_embeddings": 16384, "torch_dtype":
           "tie_word_embeddings": False}  # fmt: skip
 ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the weights are at hand
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # functions are sent to the engine's process
 }  # fmt: skip
 BATCHES = (64, 16, 32, 1, 8, 4, 2)  # measured in this order: what is cut off matters least
-FIRST = 3  # of them, before the prompts
 PROMPT = 32
+WARM_UP, FIRSTS = 24, 3  # tokens before a row's first run; runs of one token
+STEP_S = 4e-3  # about a step
 CHECKED = 48  # tokens whose ids and log-probabilities are compared
 CANDIDATES = 20  # log-probabilities of a step: as many as vLLM gives
 KV_BYTES = 12 << 30  # said, not profiled: two processes that start together would see each other
@@ -69,6 +75,38 @@ def set_weights(model: Any) -> None:
         else:
             parameter.data.fill_(1)
     torch.cuda.synchronize()
+
+
+def facts_of(worker: Any) -> dict[str, Any]:
+    """In the engine's process: who serves the MLPs, and the memory it took."""
+    import torch
+
+    found: dict[str, Any] = {"peak_bytes": torch.cuda.max_memory_allocated()}
+    operators = sys.modules.get("sluice.vllm.operators")
+    if operators is not None:
+        found["calls"] = dict(operators.calls)
+        found["choices"] = [str(choice) for choice in operators.choices.values()]
+    return found
+
+
+def profile_begin(worker: Any) -> None:
+    """In the engine's process."""
+    from torch.profiler import ProfilerActivity, profile
+
+    worker.recorded = profile(activities=[ProfilerActivity.CUDA])
+    worker.recorded.__enter__()
+
+
+def profile_end(worker: Any) -> list[tuple[str, float, float]]:
+    """Of each kernel the name, begin and end, us."""
+    import torch
+
+    worker.recorded.__exit__(None, None, None)
+    return [
+        (event.name, event.time_range.start, event.time_range.end)
+        for event in worker.recorded.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    ]
 
 
 class Engine:
@@ -121,34 +159,27 @@ class Engine:
             for one in outputs
         ]
 
-    def kernels(self, batch: int) -> list[tuple[str, int, float]]:
-        """Of a generation's kernels the name, how often it ran a step and its median, us; the longest
-        first."""
-        import torch
-        from torch.profiler import ProfilerActivity, profile
-
+    def kernels(self, batch: int) -> tuple[float, list[tuple[str, int, float]]]:
+        """Of a generation the share of time in which no kernel ran (the profiler's own cost included), and of
+        its kernels the name, how often it ran a step and its median, us; the longest first."""
         steps = 24
-        with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-            self.generate(batch, steps, PROMPT)
+        self.llm.collective_rpc(profile_begin)
+        self.generate(batch, steps, PROMPT)
+        events = sorted(self.llm.collective_rpc(profile_end)[0], key=lambda event: event[1])
         times: dict[str, list[float]] = {}
-        for event in recorded.events():
-            if event.device_type == torch.autograd.DeviceType.CUDA:
-                times.setdefault(event.name, []).append(event.time_range.elapsed_us())
+        for name, begin, end in events:
+            times.setdefault(name, []).append(end - begin)
         found = [(n, round(len(t) / steps), statistics.median(t)) for n, t in times.items()]
-        return sorted(found, key=lambda k: -k[1] * k[2])
+        behind = events[len(events) // 4 :]  # the prompts are over
+        busy, reached = 0.0, behind[0][1]
+        for _, begin, end in behind:
+            busy += max(0.0, end - max(begin, reached))
+            reached = max(reached, end)
+        return 1 - busy / (reached - behind[0][1]), sorted(found, key=lambda k: -k[1] * k[2])
 
     def facts(self) -> dict[str, Any]:
         """Who serves the MLPs, and what memory it took."""
-        import torch
-
-        found: dict[str, Any] = {
-            "start_s": self.start_s, "peak_bytes": torch.cuda.max_memory_allocated(),
-        }  # fmt: skip
-        operators = sys.modules.get("sluice.vllm.operators")
-        if operators is not None:
-            found["calls"] = operators.calls
-            found["choices"] = [str(choice) for choice in operators.choices.values()]
-        return found
+        return {"start_s": self.start_s, **self.llm.collective_rpc(facts_of)[0]}
 
 
 def serve(model: str, prompt_tokens: int) -> None:
@@ -166,13 +197,20 @@ class Worker:
     """A process with one vLLM."""
 
     def __init__(self, mode: str, model: str, prompt_tokens: int, log: Path) -> None:
-        root = tempfile.mkdtemp(prefix="vllm_cache_")
-        environment = {**os.environ, **ENVIRONMENT, "SLUICE_VLLM": mode, "VLLM_CACHE_ROOT": root}
+        self.cache = tempfile.TemporaryDirectory(prefix="vllm_cache_", ignore_cleanup_errors=True)
+        # What vLLM knows of the classes of models, to start sooner; it compiles anew.
+        known = Path(os.environ.get("VLLM_CACHE_ROOT", Path.home() / ".cache" / "vllm"), "modelinfos")
+        if known.is_dir():
+            shutil.copytree(known, Path(self.cache.name, "modelinfos"))
+        environment = {
+            **os.environ, **ENVIRONMENT, "SLUICE_VLLM": mode, "VLLM_CACHE_ROOT": self.cache.name,
+        }  # fmt: skip
         self.log = log
         command = [sys.executable, __file__, "--worker", model, str(prompt_tokens)]
         self.process = subprocess.Popen(
             command, env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"),
+            start_new_session=True,
         )  # fmt: skip
 
     def answer(self) -> Any:
@@ -190,6 +228,13 @@ class Worker:
         self.tell(name, *arguments)
         return self.answer()
 
+    def end(self) -> None:
+        """Ends it with its engine's process."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.cache.cleanup()
+
 
 # --- the comparison
 
@@ -201,25 +246,58 @@ def clocks() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def warm_up(workers: list[Worker], *arguments: int) -> list[str]:
-    """A run of each, and the clocks in its midst."""
-    seen = []
-    for worker in workers:
-        worker.tell("seconds", *arguments)
-        time.sleep(0.25)
-        seen.append(clocks())
-        worker.answer()
-    return seen
+class Turns:
+    """Runs of one kind, in turns: seconds of each worker's."""
+
+    def __init__(self, workers: list[Worker], *arguments: int, look_after: float = 0) -> None:
+        self.workers, self.arguments = workers, arguments
+        self.look_after = look_after  # so many seconds at the clocks; 0 for not
+        self.seconds: list[list[float]] = [[] for _ in workers]
+        self.clocks = [""] * len(workers)
+
+    def take(self) -> None:
+        """One of each; the order alternates."""
+        order = list(range(len(self.workers)))
+        for index in order if len(self.seconds[0]) % 2 == 0 else reversed(order):
+            self.workers[index].tell("seconds", *self.arguments)
+            if self.look_after:
+                time.sleep(self.look_after)
+                self.clocks[index] = clocks()
+            self.seconds[index].append(self.workers[index].answer())
 
 
-def in_turns(workers: list[Worker], runs: int, *arguments: int) -> list[list[float]]:
-    """Seconds of each worker's runs; the order alternates."""
-    samples: list[list[float]] = [[] for _ in workers]
-    for run in range(runs):
-        order = range(len(workers)) if run % 2 == 0 else reversed(range(len(workers)))
-        for index in order:
-            samples[index].append(workers[index].ask("seconds", *arguments))
-    return samples
+class Generation:
+    """Runs of so many requests that generate `output` tokens each."""
+
+    def __init__(self, workers: list[Worker], batch: int, output: int) -> None:
+        self.batch, self.output = batch, output
+        Turns(workers, batch, WARM_UP, PROMPT).take()
+        self.first = Turns(workers, batch, 1, PROMPT)
+        for _ in range(FIRSTS):
+            self.first.take()
+        self.whole = Turns(workers, batch, output, PROMPT, look_after=output * STEP_S / 2)
+
+    def row(self, model: str) -> dict[str, Any]:
+        """Of a step."""
+        times = [
+            [(t - statistics.median(first)) / (self.output - 1) * 1e6 for t in whole]
+            for whole, first in zip(self.whole.seconds, self.first.seconds)
+        ]
+        stock, ours = (statistics.mean(t) for t in times)
+        return row(
+            model, "decode", self.batch, times, batch=self.batch,
+            tokens_per_s=self.batch / ours * 1e6, baseline_tokens_per_s=self.batch / stock * 1e6,
+            baseline_clocks=self.whole.clocks[0], clocks=self.whole.clocks[1],
+        )  # fmt: skip
+
+
+def prompt_row(model: str, workers: list[Worker], prompt: int, runs: int) -> dict[str, Any]:
+    Turns(workers, 1, 1, prompt).take()
+    turns = Turns(workers, 1, 1, prompt)
+    for _ in range(runs):
+        turns.take()
+    times = [[s * 1e6 for s in one] for one in turns.seconds]
+    return row(model, "prefill", prompt, times, batch=1, ttft_ms=statistics.mean(times[1]) * 1e-3)
 
 
 def row(
@@ -238,32 +316,10 @@ def row(
         "us": us, "us_p10": min(ours), "us_p90": max(ours), "tflops": flops / us * 1e-6,
         "gbps": bytes_ / us * 1e-3, "roof_fraction": None, "baseline": "vllm", "baseline_us": base,
         "ratio": base / us, "extra_bytes": None, "peak_bytes": None, "rel_err": None,
-        "config": "auto", "threads": 1, "tp": 1, "sd": statistics.stdev(ours),
-        "baseline_sd": statistics.stdev(stock), **more,
+        "config": "auto", "threads": 1, "tp": 1, "runs": len(ours),
+        "sd": statistics.stdev(ours) if len(ours) > 1 else None,
+        "baseline_sd": statistics.stdev(stock) if len(stock) > 1 else None, **more,
     }  # fmt: skip
-
-
-def decode_row(
-    model: str, workers: list[Worker], batch: int, output: int, runs: int
-) -> dict[str, Any]:  # fmt: skip
-    seen = warm_up(workers, batch, output, PROMPT)
-    whole = in_turns(workers, runs, batch, output, PROMPT)
-    first = in_turns(workers, max(2, runs // 2), batch, 1, PROMPT)
-    times = [
-        [(t - statistics.median(f)) / (output - 1) * 1e6 for t in w] for w, f in zip(whole, first)
-    ]
-    stock, ours = (statistics.mean(t) for t in times)
-    return row(
-        model, "decode", batch, times, batch=batch, tokens_per_s=batch / ours * 1e6,
-        baseline_tokens_per_s=batch / stock * 1e6, baseline_clocks=seen[0], clocks=seen[1],
-    )  # fmt: skip
-
-
-def prefill_row(model: str, workers: list[Worker], prompt: int, runs: int) -> dict[str, Any]:
-    warm_up(workers, 1, 1, prompt)
-    seconds = in_turns(workers, runs, 1, 1, prompt)
-    times = [[s * 1e6 for s in one] for one in seconds]
-    return row(model, "prefill", prompt, times, batch=1, ttft_ms=statistics.mean(seconds[1]) * 1e3)
 
 
 def compare(title: str, stock: list[Any], ours: list[Any]) -> None:
@@ -290,14 +346,14 @@ def main() -> int:
     parser.add_argument("--output", type=int, default=1024, help="tokens to generate")
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--prompts", type=int, nargs="*", default=[2048, 8192], help="for first tokens")
-    parser.add_argument("--kernels", type=int, metavar="BATCH", help="what a step of it runs")
-    parser.add_argument("--seconds", type=float, default=1e9, help="start no further row after these")
+    parser.add_argument("--kernels", type=int, nargs="*", metavar="BATCH", help="what a step of it runs")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no further run after these")
     arguments = parser.parse_args()
-    begin = time.perf_counter()
+    begin, model = time.perf_counter(), arguments.model
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     most = max([PROMPT, *arguments.prompts])
     workers = [
-        Worker(mode, arguments.model, most, arguments.json.with_suffix(f".{mode}.log")) for mode in ("off", "auto")
+        Worker(mode, model, most, arguments.json.with_suffix(f".{mode}.log")) for mode in ("off", "auto")
     ]
     rows: list[dict[str, Any]] = []
     try:
@@ -309,31 +365,38 @@ def main() -> int:
         stock, ours = (worker.ask("check", 4) for worker in workers)
         compare("ids", stock, ours)
         compare("stock's own, alone and in a batch", workers[0].ask("check", 1), stock)
-        decode: list[Any] = [(decode_row, batch, arguments.output) for batch in BATCHES]
-        prefill = [(prefill_row, prompt) for prompt in arguments.prompts]
-        steps = decode[:FIRST] + prefill + decode[FIRST:]
-        for measure, *rest in steps:
+        def told(r: dict[str, Any]) -> dict[str, Any]:
+            print(f"{r['pass']:<8} {r['m']:>5}  {r['us']:9.1f} us  vLLM {r['baseline_us']:9.1f}  "
+                  f"{r['ratio']:.3f}x  sd {r['sd'] or 0:.1f}, {r['baseline_sd'] or 0:.1f} of {r['runs']}  "
+                  f"{r.get('clocks', '')} | {r.get('baseline_clocks', '')}", flush=True)  # fmt: skip
+            return r
+
+        prompts = [told(prompt_row(model, workers, p, arguments.runs)) for p in arguments.prompts]
+        generations = [Generation(workers, batch, arguments.output) for batch in BATCHES]
+        rows = prompts
+        for generation in generations * arguments.runs:
             if time.perf_counter() - begin > arguments.seconds:
                 print("out of time", flush=True)
                 break
-            r = measure(arguments.model, workers, *rest, arguments.runs)
-            rows.append(r)
-            print(f"{r['pass']:<8} {r['m']:>5}  {r['us']:9.1f} us  vLLM {r['baseline_us']:9.1f}  "
-                  f"{r['ratio']:.3f}x  sd {r['sd']:.1f}, {r['baseline_sd']:.1f}  "
-                  f"{r.get('clocks', '')} | {r.get('baseline_clocks', '')}", flush=True)  # fmt: skip
+            generation.whole.take()
+            rows = [*prompts, *(g.row(model) for g in generations if g.whole.seconds[0])]
+        for r in rows[len(prompts) :]:
+            told(r)
         facts = [worker.ask("facts") for worker in workers]
         print(f"peak GiB {[round(f['peak_bytes'] / 2**30, 2) for f in facts]}", flush=True)
-        for worker in workers if arguments.kernels else ():
-            print("kernels of a step:")
-            for name, count, us in worker.ask("kernels", arguments.kernels)[:14]:
-                print(f"  {count:>4} x {us:7.2f} us  {name[:100]}", flush=True)
+        for batch in arguments.kernels or ():
+            for worker in workers:
+                idle, kernels = worker.ask("kernels", batch)
+                print(f"kernels of a step of {batch}, none for {idle:.1%} of its time:")
+                for name, count, us in kernels[:14]:
+                    print(f"  {count:>4} x {us:7.2f} us  {name[:100]}", flush=True)
     finally:
         for worker in workers:
-            worker.process.kill()
+            worker.end()
         if rows:
             from torch_gpu import meta
 
-            command = (f"python bench/vllm_decode.py --model {arguments.model} --output "
+            command = (f"python bench/vllm_decode.py --model {model} --output "
                        f"{arguments.output} --runs {arguments.runs}")  # fmt: skip
             rows.sort(key=lambda r: (r["pass"], r["m"]))
             data = {"meta": meta(command), "rows": rows}

@@ -77,7 +77,11 @@ OPTIONAL_ROW: dict[str, tuple[str, bool]] = {
     "tokens_per_s": (NUMBER, True),
     "baseline_tokens_per_s": (NUMBER, True),
     "ttft_ms": (NUMBER, True),
+    "runs": (COUNT, False),
     "sd": (NUMBER, True),
+    "baseline_sd": (NUMBER, True),
+    "clocks": (TEXT, False),
+    "baseline_clocks": (TEXT, False),
 }
 WORDS = {
     "op": set(

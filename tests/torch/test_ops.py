@@ -100,6 +100,15 @@ class Values(OnDevice):
         self.assertEqual(y.dtype, torch.float32)
         self.assertLess(worst(y, oracle.y, oracle.y_bound), 1)
 
+    def test_calls_with_the_weights_alone(self) -> None:
+        """They may take an overload without the other arguments."""
+        weights = self.weights(40, 56, torch.bfloat16)
+        inputs = (weights.x(5), *weights.mlp()[:3])
+        for gate in GATES:
+            expected = RAW.mlp.default(*inputs, *(None,) * 4, *gate.arguments)
+            self.assert_same(ops.mlp(*inputs, gate=gate), expected)
+            self.assert_same(ops.mlp(*inputs, gate=gate, weights_static=True), expected)
+
     def test_no_tokens_and_one_token_without_leading_dimensions(self) -> None:
         weights = self.weights(24, 40, torch.float32)
         self.assertEqual(ops.mlp(weights.x(0), *weights.mlp()).shape, (0, 24))
@@ -326,6 +335,7 @@ def everything(device: str) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]
         (RAW.down.default, (h.clone().requires_grad_(), w_down, b_down, dy), {}),
         (RAW.down.out, (h, weights.w_down), {"out": narrow}),
         (RAW.mlp.default, (x, *plain, dy, *gate, True), {}),
+        (RAW.mlp.plain, (x, *plain[:3]), {}),
         (RAW.mlp.out, (x, *plain), {"out": narrow}),
         (RAW.mlp_save.default, (live, w_gate, w_up, w_down, b_gate, b_up, b_down, dy, *gate), {}),
         (RAW.mlp_save.default, (live, w_gate, w_up, w_down), {"recompute": True}),

@@ -117,6 +117,10 @@ def _register_fakes() -> None:
     def _(x, *_args, **_kwargs):  # type: ignore[no-untyped-def]
         return _fresh(x)
 
+    @fake("sluice::mlp.plain")
+    def _(x, w_gate, w_up, w_down):  # type: ignore[no-untyped-def]
+        return _fresh(x)
+
     @fake("sluice::mlp_save")
     def _(x, w_gate, *_args, recompute=False, **_kwargs):  # type: ignore[no-untyped-def]
         return _fresh(x), *_saved(x, w_gate, recompute)
@@ -397,10 +401,13 @@ def mlp(
     gate: Gate = _SILU, recompute: bool = False, weights_static: bool = False,
 ) -> Tensor:  # fmt: skip
     """``y = down(gate_up(x))``: x [.., D] -> y [.., D]."""
-    arguments = (x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, *gate.arguments)
-    if _wants_gradient(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual):
-        return _first_of(_ops.mlp_save.default(*arguments, recompute=recompute))
-    return _ops.mlp.default(*arguments, weights_static)
+    tensors = (x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual)
+    if _wants_gradient(*tensors):
+        return _first_of(_ops.mlp_save.default(*tensors, *gate.arguments, recompute=recompute))
+    alone = b_gate is b_up is b_down is residual is None and not weights_static
+    if alone and (gate is _SILU or gate == _SILU):
+        return _ops.mlp.plain(x, w_gate, w_up, w_down)
+    return _ops.mlp.default(*tensors, *gate.arguments, weights_static)
 
 
 def norm_mlp(

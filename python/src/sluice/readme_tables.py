@@ -99,6 +99,9 @@ _FIELDS = {
     "baseline_tokens_per_s": _number_field(
         "baseline tokens/s", "baseline_tokens_per_s", formats.significant
     ),
+    "runs": _number_field("runs", "runs", formats.count, min),
+    "sd": _number_field("sd", "sd", formats.significant, max),
+    "baseline_sd": _number_field("baseline's sd", "baseline_sd", formats.significant, max),
     "rel_err": _number_field("error", "rel_err", formats.significant, max),
     "baseline_rel_err": _number_field(
         "baseline's error", "baseline_rel_err", formats.significant, max
