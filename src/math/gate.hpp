@@ -24,23 +24,24 @@ struct ActValue {
   T derivative;
 };
 
-/// 1 / (1 + exp(-v)). Absolute error below 2 ulp of 1; exp overflows to infinity and the result to
-/// 0. On the device float takes the approximate exponential and reciprocal, 2 + 1 ulp, flushing
-/// subnormals: exp(-v) below 2^-126 is lost in 1 + exp(-v) anyway, the result becomes 0. The forms
-/// that keep subnormals (__expf, __fdividef) are six instructions longer.
+/// 1 / (1 + exp(-slope·v)). Absolute error below 2 ulp of 1; exp overflows to infinity and the
+/// result to 0. On the device float takes the approximate exponential and reciprocal, 2 + 1 ulp,
+/// flushing subnormals: exp below 2^-126 is lost in 1 + exp anyway, the result becomes 0. The forms
+/// that keep subnormals (__expf, __fdividef) are six instructions longer. A slope that is the same
+/// for many v costs nothing: it meets log2(e) outside their loop.
 template <class T>
-SLUICE_HOST_DEVICE T sigmoid(T v) {
+SLUICE_HOST_DEVICE T sigmoid(T v, T slope = T(1)) {
 #if defined(__CUDA_ARCH__)
   if constexpr (sizeof(T) == 4) {
     constexpr float kMinusLog2E = -1.44269504F;
     float e = 0;
     float s = 0;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v * kMinusLog2E));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v * (slope * kMinusLog2E)));
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0F + e));
     return s;
   }
 #endif
-  return T(1) / (T(1) + std::exp(-v));
+  return T(1) / (T(1) + std::exp(-slope * v));
 }
 
 namespace detail {
@@ -48,6 +49,13 @@ inline constexpr double kSqrt2OverPi = 0.79788456080286535588;
 inline constexpr double kSqrtHalf = 0.70710678118654752440;
 inline constexpr double kInvSqrt2Pi = 0.39894228040143267794;
 inline constexpr double kGeluCubic = 0.044715;
+
+/// gelu_tanh(v) is v · sigmoid(gelu_slope(v) · v), since (1 + tanh t) / 2 = sigmoid(2t).
+template <class T>
+SLUICE_HOST_DEVICE T gelu_slope(T v) {
+  constexpr T k = T(2 * kSqrt2OverPi);
+  return k + k * T(kGeluCubic) * v * v;
+}
 }  // namespace detail
 
 /// Every parameter but the activation is the default: nothing to clamp, to add or to scale.
@@ -62,17 +70,15 @@ template <class T>
 SLUICE_HOST_DEVICE T activate(Activation activation, T v, T alpha) {
   switch (activation) {
     case Activation::kSilu:
-      return v * sigmoid(alpha * v);
-    case Activation::kGeluTanh: {
-      const T inner = T(detail::kSqrt2OverPi) * (v + T(detail::kGeluCubic) * v * v * v);
-      return v * sigmoid(T(2) * inner);  // (1 + tanh t) / 2 = sigmoid(2t)
-    }
+      return v * sigmoid(v, alpha);
+    case Activation::kGeluTanh:
+      return v * sigmoid(v, detail::gelu_slope(v));
     case Activation::kGeluErf:
       return T(0.5) * v * std::erfc(-v * T(detail::kSqrtHalf));
     case Activation::kRelu:
       return v < T(0) ? T(0) : v;
     case Activation::kSigmoid:
-      return sigmoid(alpha * v);
+      return sigmoid(v, alpha);
     case Activation::kIdentity:
       return v;
   }
@@ -84,7 +90,7 @@ template <class T>
 SLUICE_HOST_DEVICE ActValue<T> activate_grad(Activation activation, T v, T alpha) {
   switch (activation) {
     case Activation::kSilu: {
-      const T s = sigmoid(alpha * v);
+      const T s = sigmoid(v, alpha);
       const T value = v * s;
       // value·(1 - s) comes first: it is 0 where alpha·v is large enough to overflow.
       return {value, s + alpha * (value * (T(1) - s))};
@@ -92,7 +98,7 @@ SLUICE_HOST_DEVICE ActValue<T> activate_grad(Activation activation, T v, T alpha
     case Activation::kGeluTanh: {
       const T k = T(detail::kSqrt2OverPi);
       const T c = T(detail::kGeluCubic);
-      const T s = sigmoid(T(2) * k * (v + c * v * v * v));
+      const T s = sigmoid(v, detail::gelu_slope(v));
       const T bell = s * (T(1) - s);  // 0 where v·v may overflow; NaN stays NaN
       const T slope = bell == T(0) ? T(0) : v * bell * (T(1) + T(3) * c * v * v);
       return {v * s, s + T(2) * k * slope};
@@ -104,7 +110,7 @@ SLUICE_HOST_DEVICE ActValue<T> activate_grad(Activation activation, T v, T alpha
     case Activation::kRelu:
       return {v < T(0) ? T(0) : v, v > T(0) ? T(1) : (v <= T(0) ? T(0) : v)};
     case Activation::kSigmoid: {
-      const T s = sigmoid(alpha * v);
+      const T s = sigmoid(v, alpha);
       return {s, alpha * s * (T(1) - s)};
     }
     case Activation::kIdentity:
@@ -113,13 +119,20 @@ SLUICE_HOST_DEVICE ActValue<T> activate_grad(Activation activation, T v, T alpha
   return {v, T(1)};
 }
 
+namespace detail {
+/// v, or `bound` where v is above it; NaN stays NaN.
+template <class T>
+SLUICE_HOST_DEVICE T at_most(T v, T bound) {
+  return v > bound ? bound : v;
+}
+}  // namespace detail
+
 /// h of one element; see sluice::Gate.
 template <class T>
 SLUICE_HOST_DEVICE T gate_mul(const Gate& gate, T g, T u) {
   const T limit = T(gate.limit);
-  T v = T(gate.gate_multiplier) * g;
-  v = v > limit ? limit : v;
-  u = u > limit ? limit : (u < -limit ? -limit : u);
+  const T v = detail::at_most(T(gate.gate_multiplier) * g, limit);
+  u = -detail::at_most(-detail::at_most(u, limit), limit);
   return T(gate.output_multiplier) * activate(gate.activation, v, T(gate.alpha)) *
          (u + T(gate.up_offset));
 }

@@ -7,8 +7,8 @@
 
 #include "cuda/launch.hpp"
 #include "cuda/ptx/grid_dependency.cuh"
-#include "cuda/tile/grid_barrier.cuh"
 #include "job.hpp"
+#include "neighbours.cuh"
 
 namespace sluice {
 namespace {
@@ -16,8 +16,10 @@ namespace {
 using cuda::LaunchShape;
 using gpu::bits_of;
 using gpu::expect_right;
+using gpu::hold_sms;
 using gpu::Job;
 using gpu::make_job;
+using gpu::spin_ns;
 using gpu::StreamGuard;
 
 struct Launch {
@@ -42,17 +44,6 @@ Job make_launch(const Launch& launch) {
   return make_job(launch.text, options);
 }
 
-__device__ void spin_ns(std::uint64_t ns) {
-  const std::uint64_t start = cuda::tile::global_timer_ns();
-  while (cuda::tile::global_timer_ns() - start < ns) {
-  }
-}
-
-struct SpinParams {
-  std::uint64_t ns;
-};
-__global__ void hold_sms(const __grid_constant__ SpinParams p) { spin_ns(p.ns); }
-
 struct LateParams {
   const uint4* from;
   uint4* to;
@@ -70,7 +61,6 @@ __global__ void copy_late(const __grid_constant__ LateParams p) {
 // A launch gets some SMs late, or none until the others are done: what waits inside must not wait
 // for who cannot start.
 TEST_F(GpuDecodeNeighbours, SmsThatAreHeldDelayAndNoMore) {
-  constexpr std::size_t kSmem = 200 * 1024;  // no other CTA of ours fits beside it
   const auto sms = static_cast<unsigned>(gpu::rig().device().sm_count);
   for (const Launch& launch : kLaunches) {
     Job job = make_launch(launch);
@@ -82,12 +72,8 @@ TEST_F(GpuDecodeNeighbours, SmsThatAreHeldDelayAndNoMore) {
       ASSERT_OK(job.set->reset_outputs());
       StreamGuard other;
       StreamGuard stream;
-      LaunchShape shape;
-      shape.grid.x = held;
-      shape.block.x = 32;
-      shape.smem_bytes = kSmem;
       for (int i = 0; i < 4; ++i) {
-        ASSERT_OK(cuda::launch<&hold_sms>(0, shape, other.stream, SpinParams{500'000}));
+        ASSERT_OK(hold_sms(held, other.stream));
         for (int k = 0; k < 3; ++k) ASSERT_OK(job.run(stream.stream));
       }
       ASSERT_CUDA(cudaStreamSynchronize(stream.stream));

@@ -272,6 +272,16 @@ TEST(GemmConfig, GoldenColumnCuts) {
   EXPECT_EQ(cut(gate_up_grad(256, 4096, 1536)), (ColumnCut{0, 24}));
 }
 
+TEST(GemmConfig, KeepsStepWhereAWaveReadsMoreThanL2Holds) {
+  const Tiling wide{.tile_n = 192};
+  EXPECT_FALSE(cuda::sm90::keeps_step(gate_up(16384, 4096, 14336), wide));  // 30 MB a wave
+  EXPECT_TRUE(cuda::sm90::keeps_step(gate_up(4096, 8192, 28672), wide));    // 60 MB
+  EXPECT_TRUE(cuda::sm90::keeps_step(gate_up(4096, 16384, 53248), wide));   // 119 MB
+  EXPECT_TRUE(cuda::sm90::keeps_step(down(4096, 4096, 14336), {.tile_n = 128}));
+  // One turn: nothing to keep up with.
+  EXPECT_FALSE(cuda::sm90::keeps_step(down(512, 4096, 14336), {.tile_n = 128}));
+}
+
 TEST(GemmConfig, OutBoxesFillTheTileAndASwizzleSpan) {
   for (const GemmKind kind : kKinds) {
     for (const Tiling& tiling : cuda::sm90::tilings(kind)) {

@@ -39,6 +39,14 @@ __device__ __forceinline__ std::uint64_t descriptor_sw128_transposed(std::uint32
          (static_cast<std::uint64_t>(box_bytes >> 4) << 16) | (kStride << 32) | (kSwizzle128 << 62);
 }
 
+/// The descriptor of what lies `units` of 16 bytes further. NOTE: the high word does not change.
+/// Told so, ptxas computes descriptors in uniform registers; 64-bit sums took twice the
+/// instructions of a GEMM's mainloop, which at the chip's power limit is time
+/// (docs/kernels/gate_up.md).
+__device__ __forceinline__ std::uint64_t further(std::uint64_t descriptor, std::uint32_t units) {
+  return (descriptor & 0xFFFFFFFF00000000) | (static_cast<std::uint32_t>(descriptor) + units);
+}
+
 /// Orders register and shared-memory accesses of the warpgroup before the wgmma that follow.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -155,7 +163,7 @@ struct SplitWgmma {
     using Tail = Wgmma<N - kColumns, Element, kTransposedB, kTransposedA>;
     Head::mma(reinterpret_cast<float(&)[kColumns / 2]>(d[0]), a_tile, b_tile, first);
     Tail::mma(reinterpret_cast<float(&)[(N - kColumns) / 2]>(d[kColumns / 2]), a_tile,
-              b_tile + (kColumns * 128 >> 4), first);
+              further(b_tile, kColumns * 128 >> 4), first);
   }
 };
 template <int N, class Element, bool kTransposedB, bool kTransposedA>

@@ -16,6 +16,9 @@
 //   full[s]   1 arrival (the producer's expect_tx) and the stage's bytes; consumers wait
 //   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
 //             stage; producers wait, since each writes half of B into both CTAs
+// words in global memory
+//   step_words[p.step_word]  producers of all CTAs, once a turn, where a wave reads more than L2
+//   holds
 // mbarriers of gate_up_grad
 //   inputs[s] 1 arrival (a leader's expect_tx) and the bytes of a piece of g and u in slot s; the
 //             consumer whose turn it is waits
@@ -37,6 +40,7 @@
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm90/epilogue.cuh"
 #include "cuda/sm90/gemm_params.hpp"
+#include "cuda/tile/grid_barrier.cuh"
 #include "cuda/tile/ring.cuh"
 
 namespace sluice::cuda::sm90 {
@@ -86,6 +90,12 @@ struct Smem {
   __device__ char* u(int slot) const { return g(slot) + Cfg::kPieceBytes; }
   __device__ std::uint64_t& inputs(int slot) const { return full(2 * Cfg::kStages + slot); }
 };
+
+// threadIdx.x / 128, which the compiler then knows to be the same in all threads of a warp: what
+// follows from it (the stage, descriptors) goes to uniform registers.
+__device__ __forceinline__ int warpgroup_index() {
+  return __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
+}
 
 template <class Cfg>
 using RingCursor = tile::RingCursor<Cfg::kStages>;
@@ -172,20 +182,68 @@ __device__ __forceinline__ int first_row(Tile tile, int rank) {
   return (tile.m * Cfg::kCluster + rank) * kTileM;
 }
 
+// A launch takes one of these; a kernel family of a translation unit has its own. Two launches on
+// one word at the same time would only disturb each other's step.
+static __device__ BarrierWord step_words[kStepWords];
+
+// Keeps the CTAs of a grid in step: they read the same rows and columns at about the same k, and
+// where a wave reads more than L2 holds, one that has run ahead finds nothing there that others
+// left, nor leaves anything. A hint, on which nothing depends but time: no data passes, and who has
+// waited for kPatienceNs (CTAs that are not resident, because another kernel holds SMs) waits no
+// more. The word counts as in tile/grid_barrier.cuh, so that nothing is ever reset. One thread a
+// CTA.
+class Step {
+ public:
+  __device__ __forceinline__ explicit Step(int word) : word_(word), waits_(word >= 0) {}
+
+  // In every turn that all CTAs have.
+  __device__ __forceinline__ void arrive() {
+    if (word_ < 0) return;
+    ticket_ =
+        atomicAdd(&step_words[word_].arrived, blockIdx.x == 0 ? 0x80000000U - (gridDim.x - 1) : 1U);
+  }
+  // Until all have arrived.
+  __device__ __forceinline__ void wait() {
+    if (!waits_) return;
+    const volatile std::uint32_t& arrived = step_words[word_].arrived;
+    const std::uint64_t start = tile::global_timer_ns();
+    while (((arrived ^ ticket_) & 0x80000000U) == 0) {
+      if (tile::global_timer_ns() - start > kPatienceNs) {
+        waits_ = false;
+        return;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t kPatienceNs = 20'000;
+  int word_;
+  bool waits_;
+  std::uint32_t ticket_ = 0;
+};
+
 template <class Cfg>
 __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& smem, int rank) {
   RingCursor<Cfg> ring;
   ring.parity = 1;  // the first pass over the ring finds every stage free
   const int k_blocks = k_blocks_of<Cfg>(p);
+  // CTAs arrive so long before the end of a turn that in step nobody waits for the last to be seen.
+  constexpr int kAhead = 8;
+  const int arrival = max(0, k_blocks - kAhead);
+  const int clusters = static_cast<int>(gridDim.x) / Cfg::kCluster;
+  const int in_full_turns = p.order.tiles / clusters * clusters;
+  Step step(p.step_word);
   bool waited = false;
   if (p.weights_static == 0) {
     ptx::wait_for_prerequisites();
     waited = true;
   }
-  for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += gridDim.x / Cfg::kCluster) {
+  for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += clusters) {
     const Tile tile = tile_at<Cfg>(p.order, t);
     const int stage_bytes = tile.narrow ? Cfg::kABytes + kBoxBytes : Cfg::kStageBytes;
+    if (t >= clusters) step.wait();
     for (int k = 0; k < k_blocks; ++k) {
+      if (k == arrival && t < in_full_turns) step.arrive();
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
       std::uint64_t& full = smem.full(ring.stage);
       ptx::mbarrier_arrive_expect_bytes(full, stage_bytes);
@@ -229,7 +287,7 @@ __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>&
   constexpr int kAlongColumn = (16 * kBoxRowBytes) >> 4;
   constexpr int kStepA = Cfg::kTransposedA ? kAlongColumn : kAlongRow;
   constexpr int kStepB = Cfg::kTransposedB ? kAlongColumn : kAlongRow;
-  int previous = -1;
+  int previous = 0;
   for (int k = 0; k < k_blocks; ++k) {
     ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
     const std::uint64_t a = descriptor<Cfg::kTransposedA>(smem.a(ring.stage) + row0 * 128);
@@ -239,13 +297,14 @@ __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>&
     for (int step = 0; step < kTileK / 16; ++step) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        Mma::mma(reinterpret_cast<float(&)[kCols / 2]>(d[half]), a + half * 512 + kStepA * step,
-                 b + kStepB * step, k + step == 0);
+        Mma::mma(reinterpret_cast<float(&)[kCols / 2]>(d[half]),
+                 ptx::further(a, half * 512 + kStepA * step), ptx::further(b, kStepB * step),
+                 k + step == 0);
       }
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
-    if (previous >= 0) release<Cfg>(smem, previous);
+    if (k > 0) release<Cfg>(smem, previous);
     previous = ring.stage;
     ring.advance();
   }
@@ -591,9 +650,9 @@ __device__ __forceinline__ void consume_weight_grad(const GemmParams& p, const S
 template <class Cfg>
 __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ GemmParams p) {
   static_assert(KernelConfig<Cfg>);
-  extern __shared__ char raw[];
-  const Smem<Cfg> smem{raw + (1024 - ptx::shared_address(raw) % 1024) % 1024};
-  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  extern __shared__ __align__(1024) char raw[];
+  const Smem<Cfg> smem{raw};
+  const int warpgroup = warpgroup_index();
   const int rank = Cfg::kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
   if (threadIdx.x == 0) {
     for (int s = 0; s < Cfg::kStages; ++s) {
@@ -611,11 +670,11 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
     __syncthreads();
   }
   if (warpgroup == 2) {
-    ptx::give_registers<24>();
+    ptx::give_registers<Cfg::kProducerRegisters>();
     if (threadIdx.x == 256) produce<Cfg>(p, smem, rank);
     __syncwarp();
   } else {
-    ptx::take_registers<240>();
+    ptx::take_registers<Cfg::kConsumerRegisters>();
     ptx::wait_for_prerequisites();  // the out tile may be read by the kernel before this one
     if constexpr (Cfg::kGateGrad) {
       consume_gate_grad<Cfg>(p, smem, warpgroup, rank);

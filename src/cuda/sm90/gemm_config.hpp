@@ -66,6 +66,10 @@ struct ColumnCut {
 /// Only kGateUpGrad and kWeightGrad have them.
 [[nodiscard]] ColumnCut column_cut(const GemmShape& shape, const Tiling& tiling) noexcept;
 
+/// Whether the CTAs of whole tiles in waves are to keep in step (gemm.cuh): they come to more than
+/// one tile, and what a wave reads is more than L2 holds.
+[[nodiscard]] bool keeps_step(const GemmShape& shape, const Tiling& tiling) noexcept;
+
 /// Stream-K is offered up to so many, where whole tiles come into their own.
 /// docs/kernels/gate_up.md.
 inline constexpr int kStreamKMaxTokens = 384;

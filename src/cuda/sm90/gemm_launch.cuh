@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 
 #include "cuda/launch.hpp"
 #include "cuda/sm90/gemm.cuh"
@@ -44,10 +45,19 @@ struct GemmConfig {
   static constexpr int kOutBytes = kFromRegisters ? 0
                                    : kGateGrad    ? 2 * kSlots * kPieceBytes
                                                   : kOutTileBytes;
+  // 128 x producer + 256 x consumer is at most 384 x 168. NOTE: with fewer than 40 the producer
+  // spills, but gate_up_grad's epilogue wants 240.
+  static constexpr int kProducerRegisters = kGateGrad ? 24 : 40;
+  static constexpr int kConsumerRegisters = kGateGrad ? 240 : 232;
   static constexpr int kBarriers = 2 * kStages + (kGateGrad ? kSlots : 0);
-  static constexpr int kSmemBytes =
-      1024 + kStages * kStageBytes + kOutBytes + kBarriers * 8;  // 1024: to align the base
+  static constexpr int kSmemBytes = kStages * kStageBytes + kOutBytes + kBarriers * 8;
 };
+
+// Launches take step words in turn, so that two at once have two.
+inline int next_step_word() noexcept {
+  static std::atomic<unsigned> next{0};
+  return static_cast<int>(next.fetch_add(1, std::memory_order_relaxed) % kStepWords);
+}
 
 template <class Cfg>
 Status launch_config(const GemmLaunch& launch, GemmParams& p) noexcept {
@@ -59,6 +69,9 @@ Status launch_config(const GemmLaunch& launch, GemmParams& p) noexcept {
   p.order.whole = p.order.m_tiles * p.order.cut.whole;
   p.order.tiles = p.order.whole + p.order.m_tiles * p.order.cut.narrow;
   const int clusters = std::min(std::max(1, launch.sm_count / Cfg::kCluster), p.order.tiles);
+  const GemmShape walked{p.m, std::int64_t{p.n} * Cfg::kTileN / Cfg::kOutCols,
+                         std::int64_t{p.k} * Cfg::kProducts, Cfg::kKind, launch.sm_count};
+  p.step_word = keeps_step(walked, launch.tiling) ? next_step_word() : -1;
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(clusters * Cfg::kCluster));
   shape.block = dim3(kThreads);

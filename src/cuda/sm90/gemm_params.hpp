@@ -11,6 +11,8 @@ namespace sluice::cuda::sm90 {
 
 inline constexpr int kThreads = 384;
 
+inline constexpr int kStepWords = 64;  // more than launches that may run at once
+
 // The order in which persistent CTAs walk the output: groups of `group` row tiles, columns first;
 // whole tiles, then narrow ones.
 struct TileOrder {
@@ -55,9 +57,10 @@ struct GemmParams {
   int n;  // output columns: H for gate_up and gate_up_grad, D for down
   int k;
   int weights_static;
-  int up_first;  // the paired view starts with up
-  int save;      // gate_up: g and u are stored
-  int writes_h;  // gate_up_grad: h is stored
+  int up_first;   // the paired view starts with up
+  int save;       // gate_up: g and u are stored
+  int writes_h;   // gate_up_grad: h is stored
+  int step_word;  // by which CTAs keep in step; below 0: they need not
   Gate gate;
   const void* bias0;     // gate's or down's; null for none
   const void* bias1;     // up's

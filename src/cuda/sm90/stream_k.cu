@@ -30,8 +30,8 @@ struct StreamKernel {
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kOutCols = kKind == GemmKind::kGateUp ? kTileN / 2 : kTileN;
   static constexpr int kOutBytes = 0;
-  static constexpr int kSmemBytes = 1024 + kStages * (kStageBytes + 16);  // 1024: to align the base
-  static constexpr int kPiecesAtOnce = kConsumers == 3 ? 1 : 4;           // as registers allow
+  static constexpr int kSmemBytes = kStages * (kStageBytes + 16);
+  static constexpr int kPiecesAtOnce = kConsumers == 3 ? 1 : 4;  // as registers allow
 };
 
 template <class Cfg>

@@ -290,8 +290,8 @@ template <class Cfg>
 __global__ void __launch_bounds__(Cfg::kThreads, 1)
     stream_k(const __grid_constant__ StreamKParams p) {
   static_assert(StreamKConfig<Cfg>);
-  extern __shared__ char raw[];
-  const Smem<Cfg> smem{raw + (1024 - ptx::shared_address(raw) % 1024) % 1024};
+  extern __shared__ __align__(1024) char raw[];
+  const Smem<Cfg> smem{raw};
   const int rank = Cfg::kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
   const int worker = static_cast<int>(blockIdx.x) / Cfg::kCluster;
   if (threadIdx.x == 0) {
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(Cfg::kThreads, 1)
     __syncthreads();
   }
   ptx::launch_dependents();  // they fill their rings while this kernel ends
-  const int consumer = static_cast<int>(threadIdx.x) / 128;
+  const int consumer = warpgroup_index();
   if (consumer == Cfg::kConsumers) {
     ptx::give_registers<Cfg::kProducerRegisters>();
     if (threadIdx.x == Cfg::kConsumers * 128) produce_stream<Cfg>(p, smem, worker, rank);

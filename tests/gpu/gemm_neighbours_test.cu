@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Hopper GEMM among other kernels, where its CTAs keep in step: a hint, which must neither wait
+// for CTAs that cannot start nor change a bit.
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "cuda/sm90/gemm_config.hpp"
+#include "job.hpp"
+#include "neighbours.cuh"
+
+namespace sluice {
+namespace {
+
+using gpu::bits_of;
+using gpu::Job;
+using gpu::make_job;
+using gpu::StreamGuard;
+
+// Two turns of 66 clusters, the second for some of them.
+constexpr const char* kCase = "300x4096x8200:gate_up";
+
+class GpuGemmNeighbours : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
+    const Job job = make();
+    const Problem& p = job.plan.problem;
+    const cuda::sm90::GemmShape shape{p.m, 2 * p.h, p.d, cuda::sm90::GemmKind::kGateUp,
+                                      gpu::rig().device().sm_count};
+    ASSERT_TRUE(cuda::sm90::keeps_step(shape, cuda::sm90::Tiling{}));
+  }
+
+  static Job make() {
+    Options options;
+    options.variant = "cuda.sm90";
+    options.config = "sm90.gate_up.pp128x192c2g8";
+    return make_job(kCase, options);
+  }
+
+  static std::string alone(const Job& job) {
+    EXPECT_OK(job.run(gpu::rig().stream()));
+    EXPECT_OK(gpu::rig().synchronize());
+    return bits_of(*job.set);
+  }
+};
+
+TEST_F(GpuGemmNeighbours, SmsThatAreHeldDelayAndNoMore) {
+  const Job job = make();
+  const std::string expected = alone(job);
+  const auto sms = static_cast<unsigned>(gpu::rig().device().sm_count);
+  for (const unsigned held : {1U, sms / 2, sms - 1, sms}) {
+    ASSERT_OK(job.set->reset_outputs());
+    StreamGuard other;
+    StreamGuard stream;
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_OK(gpu::hold_sms(held, other.stream));
+      for (int k = 0; k < 3; ++k) ASSERT_OK(job.run(stream.stream));
+    }
+    ASSERT_CUDA(cudaStreamSynchronize(stream.stream));
+    ASSERT_CUDA(cudaStreamSynchronize(other.stream));
+    EXPECT_TRUE(bits_of(*job.set) == expected) << "held " << held;
+  }
+}
+
+// More launches than there are words, so that two on two streams come to share one.
+TEST_F(GpuGemmNeighbours, TwoStreamsAtOnceGiveTheSameBits) {
+  const Job jobs[2] = {make(), make()};
+  const std::string expected = alone(jobs[0]);
+  StreamGuard streams[2];
+  for (const Job& job : jobs) ASSERT_OK(job.set->reset_outputs());
+  for (int round = 0; round < 100; ++round) {
+    for (int i = 0; i < 2; ++i) ASSERT_OK(jobs[i].run(streams[i].stream));
+  }
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_CUDA(cudaStreamSynchronize(streams[i].stream));
+    EXPECT_TRUE(bits_of(*jobs[i].set) == expected) << "stream " << i;
+  }
+}
+
+}  // namespace
+}  // namespace sluice
