@@ -97,13 +97,13 @@ def profile_begin(worker: Any) -> None:
     worker.recorded.__enter__()
 
 
-def profile_end(worker: Any) -> list[tuple[str, float, float]]:
+def profile_end(worker: Any) -> list[list[Any]]:
     """Of each kernel the name, begin and end, us."""
     import torch
 
     worker.recorded.__exit__(None, None, None)
     return [
-        (event.name, event.time_range.start, event.time_range.end)
+        [event.name, event.time_range.start, event.time_range.end]
         for event in worker.recorded.events()
         if event.device_type == torch.autograd.DeviceType.CUDA
     ]
@@ -186,6 +186,7 @@ def serve(model: str, prompt_tokens: int) -> None:
     """The worker: one line of JSON in, one out. Whatever else prints goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    os.register_at_fork(after_in_child=answers.close)  # else the engine's process keeps it open
     engine = Engine(model, prompt_tokens)
     print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:
@@ -350,6 +351,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further run after these")
     arguments = parser.parse_args()
     begin, model = time.perf_counter(), arguments.model
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # what was measured is written
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     most = max([PROMPT, *arguments.prompts])
     workers = [
@@ -380,8 +382,7 @@ def main() -> int:
                 break
             generation.whole.take()
             rows = [*prompts, *(g.row(model) for g in generations if g.whole.seconds[0])]
-        for r in rows[len(prompts) :]:
-            told(r)
+            told(generation.row(model))
         facts = [worker.ask("facts") for worker in workers]
         print(f"peak GiB {[round(f['peak_bytes'] / 2**30, 2) for f in facts]}", flush=True)
         for batch in arguments.kernels or ():
