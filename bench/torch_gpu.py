@@ -187,7 +187,7 @@ def measured(m: int, direction: str, fused: nn.Module, stock: nn.Module) -> dict
 
 
 def host() -> list[dict[str, Any]]:
-    """Host time of a call: of the operator, its out form and the function around it."""
+    """Host time of a call: of the operator, its two other forms and the function around it."""
     d, h = 64, 64
     rows = []
     for m in (1, 128):
@@ -208,6 +208,7 @@ def host() -> list[dict[str, Any]]:
         raw = torch.ops.sluice.mlp
         candidates = {
             "torch.ops.sluice.mlp": lambda: raw.default(x, gate, up, down),
+            "torch.ops.sluice.mlp.plain": lambda: raw.plain(x, gate, up, down),
             "torch.ops.sluice.mlp.out": lambda: raw.out(x, gate, up, down, out=y),
             "sluice.ops.mlp": lambda: ops.mlp(x, gate, up, down),
             "torch": lambda: linear(silu(linear(x, gate)) * linear(x, up), down),

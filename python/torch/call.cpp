@@ -238,7 +238,7 @@ Call& Call::gate(const GateArguments& gate) {
 
 Call& Call::types(sluice_dtype x, sluice_dtype w) {
   problem_.x_dtype = problem_.y_dtype = x;
-  problem_.w_dtype = problem_.dw_dtype = w;
+  problem_.w_dtype = w;
   return *this;
 }
 

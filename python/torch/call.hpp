@@ -55,8 +55,8 @@ class Call {
 
   /// M tokens, model width D, hidden width H; what the operator does not read may stay 0.
   Call& dims(std::int64_t m, std::int64_t d, std::int64_t h);
-  /// Types of the activations and of the weights; y and the weights' gradients have the same unless
-  /// the problem says otherwise.
+  /// Types of the activations and of the weights; y has the activations' unless the problem says
+  /// otherwise.
   Call& types(sluice_dtype x, sluice_dtype w);
   Call& gate(const GateArguments& gate);
 

@@ -325,7 +325,8 @@ void mlp_grad_out(const Tensor& dy, const Tensor& x, const Tensor& w_gate, const
       SLUICE_MLP_GRAD, x, w_gate, w_up, recompute ? b_gate : none, recompute ? b_up : none,
       {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
   call.problem().y_dtype = call.bind(Operand::kDy, dy).dtype;
-  if (const Bound* dw = call.bind(Operand::kDwGate, dw_gate)) call.problem().dw_dtype = dw->dtype;
+  const Bound* const dw = call.bind(Operand::kDwGate, dw_gate);
+  call.problem().dw_dtype = dw != nullptr ? dw->dtype : call.problem().w_dtype;
   call.problem().recompute = recompute ? 1 : 0;
   call.problem().accumulate_dw = accumulate ? 1 : 0;
   call.problem().bias_gate_up = b_gate || b_up || db_gate || db_up ? 1 : 0;

@@ -23,6 +23,10 @@ Place place_of(const char* name, const torch::stable::Tensor& tensor);
 /// The library's description, asked once a device.
 const sluice_device& device_of(const Place& place);
 
+/// The measured choices for it, as sluice_scheduler_find takes them: those shipped with the library
+/// and those of the file that SLUICE_TUNE_CACHE names. Throws where that is no such file.
+sluice_scheduler* scheduler_of(const Place& place);
+
 /// The stream that Torch currently runs on (a cudaStream_t); null for the CPU.
 void* current_stream(const Place& place);
 

@@ -83,6 +83,8 @@ std::shared_ptr<const Prepared> make(const Key& key) {
   options.struct_size = sizeof(options);
   options.threads = key.threads;
   options.parallel_for = on_torch_threads;
+  options.tune_find = sluice_scheduler_find;
+  options.tune_user = scheduler_of(key.place);
   check(sluice_plan_init(&made->plan, &key.problem, &device_of(key.place), &options, &error),
         error);
   made->workspace_bytes = sluice_plan_workspace_bytes(&made->plan);

@@ -23,6 +23,14 @@ def call(*words: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def fnv1a(text: str) -> int:
+    """The checksum of a tuning table's line."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
+
+
 class Wheel(unittest.TestCase):
     def setUp(self) -> None:
         if not (PACKAGE / "bin" / "sluice").is_file():
@@ -63,6 +71,34 @@ class Wheel(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, "ImportError: /nowhere/.* is not there: .*without Torch")
+
+    def test_the_operators_take_tuned_choices(self) -> None:
+        """A table that names the fp64 reference gives its bits, which are not those of the choice without."""
+        code = ("import torch; from sluice import ops; torch.manual_seed(1)\n"
+                "x, g, u, d = (torch.randn(s) for s in ((5, 64), (96, 64), (96, 64), (64, 96)))\n"
+                "print(ops.mlp(x, g, u, d, weights_static=True).view(torch.int32).flatten().tolist())")  # fmt: skip
+
+        def result(table: Path | None) -> subprocess.CompletedProcess[str]:
+            told = {} if table is None else {"SLUICE_TUNE_CACHE": str(table)}
+            return subprocess.run(
+                [sys.executable, "-c", code], env={**os.environ, **told}, capture_output=True, text=True, check=False
+            )
+
+        with tempfile.TemporaryDirectory() as folder:
+            table = Path(folder) / "node.tune"
+            problem = "5x64x96:mlp:fp32"
+            tuned = call(PACKAGE / "bin" / "sluice", "tune", problem, "--seconds", "1", "--tune-cache", table)
+            self.assertEqual(tuned.returncode, 0, tuned.stderr)
+            head, line = table.read_text(encoding="utf-8").splitlines()
+            fields = line.split("\t")
+            fields[4:6] = "cpu.reference", "cpu.reference.fp64"
+            body = "\t".join(fields[:-1]) + "\t"
+            table.write_text(f"{head}\n{body}{fnv1a(body):016x}\n", encoding="utf-8")
+            plain, measured = result(None), result(table)
+            self.assertEqual((plain.returncode, measured.returncode), (0, 0), plain.stderr + measured.stderr)
+            self.assertNotEqual(plain.stdout, measured.stdout)
+            table.write_text("something else\n", encoding="utf-8")
+            self.assertRegex(result(table).stderr, "ValueError: .*no tuning table")
 
     def test_one_wheel_serves_every_python_3(self) -> None:
         (tags,) = SITE.glob("sluice-*.dist-info/WHEEL")

@@ -30,7 +30,8 @@ stream and what a call needs beyond for that call, and can be captured in CUDA g
 ``fullgraph=True``. ``weights_static=True`` promises that no work still queued writes the weights, so
 that kernels may fetch them early.
 
-The functions below wrap ``torch.ops.sluice.*``, which have ``.out`` forms besides. Of those, only
+The functions below wrap ``torch.ops.sluice.*``, which have ``.out`` forms besides, and ``mlp`` one without
+the arguments that have defaults, ``mlp.plain``: eleven of them cost the host a microsecond. Of those, only
 ``gate_up_save``, ``mlp_save``, ``down`` and ``gate_mul`` are differentiable: Torch's registration of a
 Python backward costs every call of an operator some 6 us of the host.
 Importing this module loads them; ``ImportError`` says what is missing.
