@@ -79,24 +79,23 @@ TEST(DecodeSchedule, EveryChunkOfEveryRowFillsOneSlotOfOneBlock) {
   constexpr int kRows = 1112;  // half a box at the end
   constexpr int kColumns = 1032;
   for (const DecodeTiling& tiling : cuda::sm90::decode_tilings()) {
-    for (const int split : {1, cuda::sm90::kDecodeMaxSplit}) {
+    for (int split = 1; split <= cuda::sm90::kDecodeMaxSplit; split *= 2) {
       DecodeTiling t = tiling;
       t.split = split;
       for (const bool gated : {false, true}) {
         const int ctas = cuda::sm90::decode_ctas(t, !gated, kRows, 15);
-        ASSERT_EQ(ctas, 15 / split * split);
+        ASSERT_EQ(ctas, split == 4 ? 8 : 15 / split * split);  // of four, some SMs take none
         const int size = cuda::sm90::unit_size(t.boxes, gated);
         const int chunks = (kColumns + t.depth - 1) / t.depth;
         std::vector<int> seen(std::size_t{2} * kRows * static_cast<std::size_t>(chunks));
         for (int cta = 0; cta < ctas; ++cta) {
           const int group = cta / split;
-          UnitRange units = gated ? cuda::sm90::gate_up_share(kColumns, kRows, t.boxes, false,
-                                                              group, ctas / split)
-                                  : cuda::sm90::down_share(kRows, t.boxes, group, ctas / split);
-          if (gated) units = cuda::sm90::even_share(units, cta % split, split);
-          const DecodePhase phase =
-              cuda::sm90::make_phase(units, t.rows / (gated ? 2 * size : size), kColumns, t.depth,
-                                     gated ? 0 : cta % split, gated ? 1 : split);
+          const UnitRange units =
+              gated
+                  ? cuda::sm90::gate_up_share(kColumns, kRows, t.boxes, false, group, ctas / split)
+                  : cuda::sm90::down_share(kRows, t.boxes, group, ctas / split);
+          const DecodePhase phase = cuda::sm90::make_phase(
+              units, t.rows / (gated ? 2 * size : size), kColumns, t.depth, cta % split, split);
           for (int b = 0; b < phase.blocks; ++b) {
             const UnitRange block = phase.block(b);
             EXPECT_GT(block.size(), 0);
@@ -171,7 +170,10 @@ std::string name_of(const DecodeTiling& tiling) {
   return text;
 }
 
-// The tilings made for m tokens and no wider ones, each once; of down alone by boxes also divided.
+bool is_boxes(const DecodeTiling& tiling) { return tiling.boxes; }
+
+// The tilings made for m tokens and no wider ones, each once, from 9 on also boxes where weights
+// come so; of down alone those also divided.
 TEST(DecodeConfig, RanksTheNarrowestTilings) {
   std::array<DecodeTiling, 32> out;
   for (int m = 1; m <= cuda::sm90::kDecodeMaxTokens; ++m) {
@@ -183,13 +185,20 @@ TEST(DecodeConfig, RanksTheNarrowestTilings) {
     for (std::size_t i = 0; i < count; ++i) {
       EXPECT_TRUE(names.insert(name_of(out[i])).second) << name_of(out[i]);
       EXPECT_GE(out[i].tokens, m);
-      EXPECT_LT(out[i].tokens, 2 * std::max(m, 8)) << m;
+      EXPECT_LE(out[i].tokens, m <= 8 ? 8 : m <= 32 ? 32 : 64) << m;
+      EXPECT_EQ(out[i].boxes, out[i].tokens > cuda::sm90::kDecodeSpanTokens);
       EXPECT_EQ(out[i].split, 1);
     }
+    const auto boxes =
+        static_cast<std::size_t>(std::count_if(out.begin(), out.begin() + count, is_boxes));
+    EXPECT_EQ(boxes, m <= 8 ? 0U : 2U) << m;
+    cuda::sm90::DecodeShape by_rows{m, 4096, 14336, true, true, kSmCount, false};
+    EXPECT_EQ(cuda::sm90::decode_ranked(by_rows, out), count - boxes);
     EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, false, kSmCount}, out), count);
-    const std::size_t divided = m > cuda::sm90::kDecodeSpanTokens ? count : 0;
     EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, false, true, kSmCount}, out),
-              count + divided);
+              count + boxes);
+    by_rows = {m, 4096, 14336, true, false, kSmCount, true, true};
+    EXPECT_EQ(cuda::sm90::decode_ranked(by_rows, out), count);  // a norm meets at a grid barrier
     EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, false, true, 1}, out), count);
     EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, true, kSmCount}, {}), count);
   }
@@ -209,8 +218,12 @@ TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
   EXPECT_EQ(first(8, {1024, 3072}, false), "t8r16k512s4");
   EXPECT_EQ(first(8, {1024, 3072}, true), "t8r16k512s4");
   EXPECT_EQ(first(9, {576, 1536}, false), "t16r32k256s4");
-  EXPECT_EQ(first(16, {2048, 8192}, false), "t16r64k256s5");
-  EXPECT_EQ(first(16, {2048, 8192}, true), "t16r16k512s3");
+  EXPECT_EQ(first(16, {2048, 2048}, true), "t16r16k512s3");
+  // Of more tokens and rows boxes lead, where the weights can come so.
+  EXPECT_EQ(first(9, {1152, 6912}, false), "b32r64k128s9");
+  EXPECT_EQ(first(16, {1152, 6912}, true), "b32r64k128s9x4");
+  cuda::sm90::decode_ranked({16, 2048, 8192, true, false, kSmCount, false}, out);
+  EXPECT_EQ(name_of(out[0]), "t16r16k512s3");
   for (const Widths w : {Widths{2880, 2880}, Widths{2304, 9216}, Widths{4096, 14336}}) {
     for (const int m : {1, 16}) {
       for (const bool down : {false, true}) {
@@ -225,34 +238,38 @@ TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
   EXPECT_EQ(count, 1U);
 }
 
-// K is divided only where the rows of two CTAs are one block: 4096 rows are 4 boxes a cluster of
-// 66, 5120 are 5, 8192 are 8.
+// K is divided only where the rows of a cluster are one block.
 TEST(DecodeConfig, DividesWhatIsOneBlock) {
   std::array<DecodeTiling, 32> out;
-  for (const auto& [d, rows] :
-       {Widths{4096, 64}, Widths{5120, 128}, Widths{8192, 128}, Widths{16384, 1024}}) {
-    const std::size_t count = cuda::sm90::decode_ranked({64, d, 14336, false, true, kSmCount}, out);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (out[i].split == 1) continue;
-      EXPECT_GE(out[i].rows, rows) << d << " " << name_of(out[i]);
+  for (const int sm_count : {1, 3, 4, 7, kSmCount}) {
+    EXPECT_GE(cuda::sm90::decode_ranked({64, 64, 64, false, true, sm_count}, out), 1U);
+  }
+  for (const int d : {576, 2048, 4096, 5120, 8192, 16384}) {
+    for (const bool down : {false, true}) {
+      const int h = 2048;
+      const std::size_t count = cuda::sm90::decode_ranked({64, d, h, !down, down, kSmCount}, out);
+      for (std::size_t i = 0; i < count; ++i) {
+        const int groups =
+            cuda::sm90::decode_ctas(out[i], down, down ? d : h, kSmCount) / out[i].split;
+        const int rows = down ? d : 2 * h;
+        if (out[i].split > 1) {
+          EXPECT_LE(rows, groups * out[i].rows) << d << " " << name_of(out[i]);
+        }
+      }
     }
   }
 }
 
-// By hand: 109 pairs in 4 blocks of 55 rows and 16 chunks; 63 rows of two CTAs in one block.
-TEST(DecodeConfig, ModelCountsBytesStagesAndTheFirst) {
-  const DecodeTiling tiling{64, 64, 256, 3, 1, true};
-  const double rows = 2 * 109;
-  const double bytes = rows * 4096 * 2 + 4 * 4096 * 64 * 2;
+// By hand: 14 boxes of 8 pairs in two blocks of 112 rows and 32 chunks; 4 boxes of two CTAs in one
+// block, 28 chunks each.
+TEST(DecodeConfig, ModelCountsBytesStagesAndTheFinish) {
+  const DecodeTiling tiling{64, 128, 128, 4, 1, true};
+  const double bytes = 224 * 4096 * 2 + 2 * 4096 * 64 * 2;
   EXPECT_NEAR(cuda::sm90::decode_model_us(tiling, {64, 4096, 14336, true, false, kSmCount}),
-              bytes / 70e3 + 64 * 0.02 + (rows / 4 + 64) * 512 / 34e3, 1e-9);
-  DecodeTiling divided{64, 64, 128, 7, 2, true};
+              std::max(224 * 4096 * 2 / 34e3, bytes / 62e3) + 2 * 1.8, 1e-9);
+  DecodeTiling divided{64, 64, 256, 3, 2, true};
   EXPECT_NEAR(cuda::sm90::decode_model_us(divided, {64, 4096, 14336, false, true, kSmCount}),
-              63 * 7168 * 2 / 34e3 + 56 * 0.02 + (63 + 64) * 256 / 34e3 + 1, 1e-9);
-  // Activations weigh where a CTA alone owns its 32 rows.
-  divided.split = 1;
-  EXPECT_GT(cuda::sm90::decode_model_us(divided, {64, 4096, 14336, false, true, kSmCount}),
-            (32 + 64) * 14336 * 2 / 70e3);
+              1.5 + (64 + 64) * 7168 * 2 / 62e3, 1e-9);
 }
 
 // 32 rows of w_down in 64 slots leave half of the ring empty: less is under way than the latency of
@@ -284,7 +301,7 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
             "cuda.sm90_decode_chain sm90.decode_chain.mlp.t8r32k512s5");
   // Each launch of the chain has the tiling that its operator would have alone.
   EXPECT_EQ(chosen("40x4096x14336:mlp", h200()),
-            "cuda.sm90_decode_chain sm90.decode_chain.mlp.b64r64k128s7+r64k128s7x2");
+            "cuda.sm90_decode_chain sm90.decode_chain.mlp.b64r64k256s3+r64k256s3x2");
   EXPECT_EQ(chosen("17x4096x14336:mlp", h200()),
             "cuda.sm90_decode_chain sm90.decode_chain.mlp.b32r64k128s9+r64k128s9x2");
   EXPECT_EQ(chosen("1x4096x14336:mlp:norm", h200()),
@@ -292,9 +309,9 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
   EXPECT_EQ(chosen("9x4096x14336:gate_up:fp16", h200()),
             "cuda.sm90_decode sm90.decode.gate_up.t16r64k256s5");
   EXPECT_EQ(chosen("40x4096x14336:down", h200()),
-            "cuda.sm90_decode sm90.decode.down.b64r64k128s7x2");
+            "cuda.sm90_decode sm90.decode.down.b64r64k256s3x2");
   EXPECT_EQ(chosen("64x8192x28672:gate_up", h200()),
-            "cuda.sm90_decode sm90.decode.gate_up.b64r64k256s3");
+            "cuda.sm90_decode sm90.decode.gate_up.b64r128k128s4");
   EXPECT_EQ(chosen("65x4096x14336:down:residual", h200()).substr(0, 10), "cuda.sm90 ");
   // Blocks of three rows have no boxes.
   EXPECT_EQ(chosen("16x4096x14336:gate_up:interleaved3", h200()).substr(0, 17),

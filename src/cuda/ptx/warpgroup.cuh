@@ -19,6 +19,12 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// `value`, which is the same in all lanes of the warp, such that the compiler knows it: what
+/// derives from it stays in uniform registers, where wgmma takes its descriptors.
+__device__ __forceinline__ int warp_uniform(int value) {
+  return __shfl_sync(0xFFFFFFFFU, value, 0);
+}
+
 /// Registers a thread of this warpgroup may use from here on. All warps of it, converged.
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
@@ -36,9 +42,17 @@ __device__ __forceinline__ std::uint32_t cluster_rank() {
   return rank;
 }
 
-/// All threads of all CTAs of the cluster meet; shared memory written before is visible after.
+/// All threads of all CTAs of the cluster that have not exited meet; shared memory written before
+/// is visible after. In two halves, between which a thread does what needs neither.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  cluster_arrive();
+  cluster_wait();
 }
 
 /// Arrives at the mbarrier of CTA `rank` of the cluster that lies where `barrier` lies here.

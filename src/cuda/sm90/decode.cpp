@@ -67,6 +67,11 @@ Reason box_refusal(const Problem& p, const std::array<OperandSpec, kOperandCount
   return has_down(p) ? matrix_view_refusal(spec_of(specs, Operand::kWDown)) : Reason{};
 }
 
+sm90::DecodeShape shape_of(const Problem& p, const Device& device, bool gate_up, bool down) {
+  const bool boxes = box_refusal(p, operand_specs(p)).empty();
+  return {p.m, p.d, p.h, gate_up, down, device.sm_count, boxes, p.norm.enabled};
+}
+
 Reason shape_refusal(const Problem& p) {
   const auto specs = operand_specs(p);
   for (const Operand id : {Operand::kX, Operand::kXResidual, Operand::kXSum, Operand::kWGate,
@@ -97,7 +102,8 @@ struct Tilings {
   DecodeTiling down;
 };
 
-// "t16r64k256s5", or "b64r64k256s3+r64k128s7x2" of two launches, for the tokens are the same.
+// "t16r64k256s5", or of two launches "b64r128k128s4+r64k256s3x2" where both are of one kind and as
+// many tokens, "t16r64k256s5+b32r64k128s9x4" where not.
 Config make_config(const char* family, const Problem& p, const Tilings& tilings) {
   char gate_up[24];
   char down[24];
@@ -105,8 +111,12 @@ Config make_config(const char* family, const Problem& p, const Tilings& tilings)
   sm90::name_decode_tiling(tilings.gate_up, gate_up);
   sm90::name_decode_tiling(tilings.down, down);
   const bool one = tilings.gate_up == tilings.down;
+  const bool same_kind = tilings.gate_up.tokens == tilings.down.tokens;
   std::snprintf(name, sizeof(name), "sm90.%s.%s.%s%s%s", family, to_string(p.op), gate_up,
-                one ? "" : "+", one ? "" : std::strchr(down, 'r'));
+                one ? "" : "+",
+                one         ? ""
+                : same_kind ? std::strchr(down, 'r')
+                            : down);
   return detail::make_config(name, tilings);
 }
 
@@ -246,6 +256,7 @@ class Launcher {
     params.w_gate = weights(Operand::kWGate);
     params.w_up = weights(Operand::kWUp);
     if (tilings_.gate_up.boxes) SLUICE_TRY(set_pair_boxes(params));
+    params.split = tilings_.gate_up.split;
     params.h_out = p_.op == Op::kMlp ? scratch_.h : matrix(Operand::kH);
     if (p_.bias_gate_up) {
       params.b_gate = operands_.b_gate;
@@ -323,7 +334,7 @@ std::size_t sm90_decode_configs(const Problem& p, const Device& device,
                                 std::span<Config> out) noexcept {
   std::array<DecodeTiling, detail::kMaxConfigs> tilings;
   const std::size_t count =
-      sm90::decode_ranked({p.m, p.d, p.h, has_gate_up(p), has_down(p), device.sm_count}, tilings);
+      sm90::decode_ranked(shape_of(p, device, has_gate_up(p), has_down(p)), tilings);
   for (std::size_t i = 0; i < std::min(count, out.size()); ++i) {
     out[i] = make_config("decode", p, {tilings[i], tilings[i]});
   }
@@ -335,11 +346,9 @@ std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
                                       std::span<Config> out) noexcept {
   std::array<DecodeTiling, detail::kMaxConfigs> gate_up;
   std::array<DecodeTiling, detail::kMaxConfigs> down;
-  const std::size_t firsts =
-      sm90::decode_ranked({p.m, p.d, p.h, true, false, device.sm_count}, gate_up);
-  const std::size_t seconds =
-      std::min(sm90::decode_ranked({p.m, p.d, p.h, false, true, device.sm_count}, down),
-               detail::kMaxConfigs / std::max(firsts, std::size_t{1}));
+  const std::size_t firsts = sm90::decode_ranked(shape_of(p, device, true, false), gate_up);
+  const std::size_t seconds = std::min(sm90::decode_ranked(shape_of(p, device, false, true), down),
+                                       detail::kMaxConfigs / std::max(firsts, std::size_t{1}));
   for (std::size_t i = 0; i < std::min(firsts * seconds, out.size()); ++i) {
     out[i] = make_config("decode_chain", p, {gate_up[i / seconds], down[i % seconds]});
   }

@@ -8,7 +8,6 @@ namespace {
 
 template <class Cfg>
 constexpr bool serves(const DecodeTiling& t) {  // with any split
-  static_assert(kResident<Cfg> == 1 || !Cfg::kWeightBoxes);
   return t.boxes == Cfg::kWeightBoxes && t.half == (kResident<Cfg> == 2) &&
          t.tokens == Cfg::kTokens && t.rows == Cfg::kRows && t.depth == Cfg::kDepth &&
          t.stages == Cfg::kStages;
@@ -44,8 +43,8 @@ Status launch_typed(const DecodeLaunch& launch, const DecodeParams& params) noex
                       RowsConfig<E, 8, 16, 512, 4>, RowsConfig<E, 16, 32, 256, 4>,
                       RowsConfig<E, 16, 16, 512, 3>, RowsConfig<E, 16, 64, 256, 5>,
                       RowsConfig<E, 16, 32, 512, 4>, BoxesConfig<E, 32, 64, 128, 9>,
-                      BoxesConfig<E, 64, 64, 256, 3>, BoxesConfig<E, 64, 64, 128, 7>>(launch,
-                                                                                      params);
+                      BoxesConfig<E, 32, 128, 128, 5>, BoxesConfig<E, 64, 64, 256, 3>,
+                      BoxesConfig<E, 64, 128, 128, 4>>(launch, params);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 //   ready[i]   8 arrivals (each consumer warp, when its rows of n (0) or h (1) are written); the
 //              activation producer waits, then meets the other CTAs at the grid barrier
 // named barrier 1: the 256 consumers, between writing and reading partial sums
-// cluster barrier, of the two CTAs that divide K of down: their consumers exchange sums
+// cluster barrier, of the CTAs that divide K: their consumers exchange sums
 #pragma once
 
 #include <cuda.h>
@@ -71,8 +71,10 @@ __device__ __forceinline__ void stream_activations(const RowMajor& in, const CUt
   for (int b = 0; b < phase.blocks; ++b) {
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       const int columns = phase.chunk_columns(c, Cfg::kDepth);
-      // A box is whole: outside the matrix it reads as 0.
-      const int copies = Cfg::kActivationBoxes ? phase.chunk_spans(c, Cfg::kDepth) : m;
+      // A box is whole, and with boxes of weights a stage: outside the matrix they read as 0.
+      const int copies = Cfg::kWeightBoxes       ? Cfg::kDepth / kSpanColumns
+                         : Cfg::kActivationBoxes ? phase.chunk_spans(c, Cfg::kDepth)
+                                                 : m;
       const int bytes = Cfg::kActivationBoxes ? m * kSpanBytes : columns * 2;
       std::uint64_t& full = smem.full(ring.stage);
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
@@ -136,7 +138,7 @@ class Consumer {
  public:
   __device__ Consumer() {
     // The first block is the first warpgroup's.
-    if (Cfg::kWeightBoxes && threadIdx.x / 128 == 1) {
+    if (Cfg::kTurns && threadIdx.x / 128 == 1) {
       ptx::named_barrier_arrive(kRingBarrier, kConsumers);
     }
   }
@@ -188,6 +190,9 @@ __global__ void __launch_bounds__(kDecodeThreads, kResident<Cfg>)
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
+  if constexpr (Cfg::kWeightBoxes) {
+    if (p.split > 1 && exchange_is_apart<Cfg>(p)) ptx::cluster_arrive();
+  }
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kConsumerWarps) {
     consume_all<Cfg>(p, smem);

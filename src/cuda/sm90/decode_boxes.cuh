@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode kernel for more than 16 tokens: weights come by tensor maps as boxes of 16 rows x 64
-// columns and are the A operand of wgmma (64 rows), tokens the B operand. Two warpgroups take the
-// blocks of a CTA in turns: one multiplies while the other stores. See docs/kernels/mlp_decode.md.
+// The decode kernel for more than 8 tokens (of few, where a small model has many rows): weights
+// come by tensor maps as boxes of 16 rows x 64 columns and are the A operand of wgmma (64 rows),
+// tokens the B operand. Two warpgroups take the blocks of a CTA in turns, one multiplies while the
+// other stores, or have half of each. Two or four CTAs, a cluster, may divide K. See
+// docs/kernels/mlp_decode.md.
 //
 // stage    weights: depth / 64 spans of { rows x 64 }, 128-byte swizzle; sixteen rows are 8 gate
 //          rows and the up rows of the same numbers, which one thread then holds, or rows of w_down
 //          | activations: depth / 64 spans of { tokens x 64 }, 128-byte swizzle; m tokens filled
+// exchange behind the last stage, over the end of the ring: [rank][slice][thread] four sums
 // named barriers 2 + w, 256: "the ring is yours", from the other warpgroup to w. Without it w might
 //          meet a stage's mbarrier a whole turn of the ring too early and take it for full.
 #pragma once
@@ -22,6 +25,23 @@
 namespace sluice::cuda::sm90 {
 
 inline constexpr int kRingBarrier = 2;  // named, of each warpgroup
+inline constexpr int kBoxBytes = kMmaRows * kSpanBytes;
+
+// The first box of a block that this warpgroup multiplies.
+template <class Cfg>
+__device__ __forceinline__ int first_unit() {
+  return Cfg::kTurns ? 0 : static_cast<int>(threadIdx.x) / 128 * (kWgmmaRows / kMmaRows);
+}
+
+// Whether the stages of a cluster's one block leave the end of the ring unused, where its CTAs
+// exchange sums: nobody then waits until the others have read theirs. Rank 0 has the most chunks.
+template <class Cfg>
+__device__ __forceinline__ bool exchange_is_apart(const DecodeParams& p) {
+  const int columns = p.h_out.base != nullptr ? p.d : p.h;
+  const int chunks = (columns + Cfg::kDepth - 1) / Cfg::kDepth;
+  const int used = even_share(chunks, 0, p.split).size() * Cfg::kStageBytes;
+  return used + Cfg::kExchangeBytes <= Cfg::kStages * Cfg::kStageBytes;
+}
 
 // One box of weights: unit `unit`, columns from k.
 template <bool kGated>
@@ -49,7 +69,6 @@ __device__ __forceinline__ void stream_boxes(const DecodeParams& p, const Decode
                                              const DecodePhase& phase,
                                              tile::RingCursor<Cfg::kStages>& ring,
                                              std::uint64_t policy) {
-  constexpr int kBoxBytes = kMmaRows * kSpanBytes;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int box = lane * kWeightWarps + static_cast<int>(threadIdx.x) / 32 - kConsumerWarps;
   const int unit = box / Cfg::kSpans;
@@ -58,8 +77,8 @@ __device__ __forceinline__ void stream_boxes(const DecodeParams& p, const Decode
   for (int b = 0; b < phase.blocks; ++b) {
     const UnitRange block = phase.block(b);
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
-      // A box is whole: outside the matrix it reads as 0.
-      const bool mine = unit < block.size() && span < phase.chunk_spans(c, Cfg::kDepth);
+      // A stage is whole: outside the matrix boxes read as 0.
+      const bool mine = unit < block.size() && span < Cfg::kSpans;
       const int boxes = __popc(__ballot_sync(0xFFFFFFFFU, mine));
       std::uint64_t& full = smem.full(ring.stage);
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
@@ -78,20 +97,22 @@ __device__ __forceinline__ void stream_boxes(const DecodeParams& p, const Decode
 template <class Cfg>
 using Sums = float[Cfg::kTokens / 2];
 
-// d += the products of one stage's `spans`.
+// d += the products of one stage with this warpgroup's 64 rows.
 template <class Cfg>
-__device__ __forceinline__ void multiply_boxes(const DecodeSmem<Cfg>& smem, int stage, int spans,
+__device__ __forceinline__ void multiply_boxes(const DecodeSmem<Cfg>& smem, int stage,
                                                Sums<Cfg>& d) {
   using Mma = ptx::Wgmma<Cfg::kTokens, typename Cfg::Element>;
   // In a descriptor, addresses count 16 bytes.
   constexpr int kWeightSpan = Cfg::kRows * kSpanBytes / 16;
   constexpr int kTokenSpan = Cfg::kTokens * kSpanBytes / 16;
-  const std::uint64_t a = ptx::descriptor_sw128(ptx::shared_address(smem.weights(stage)));
+  stage = ptx::warp_uniform(stage);
+  const char* rows = smem.weights(stage) + ptx::warp_uniform(first_unit<Cfg>()) * kBoxBytes;
+  const std::uint64_t a = ptx::descriptor_sw128(ptx::shared_address(rows));
   const std::uint64_t b = ptx::descriptor_sw128(ptx::shared_address(smem.activations(stage)));
   ptx::wgmma_fence();
+  // NOTE: no branch between wgmma, for ptxas waits at each (C7519, C7520: 70 clocks for one of 32).
 #pragma unroll
   for (int span = 0; span < Cfg::kSpans; ++span) {
-    if (span >= spans) break;
 #pragma unroll
     for (int step = 0; step < kSpanColumns / 16; ++step) {
       Mma::mma(d, a + span * kWeightSpan + step * 2, b + span * kTokenSpan + step * 2, false);
@@ -101,87 +122,136 @@ __device__ __forceinline__ void multiply_boxes(const DecodeSmem<Cfg>& smem, int 
   ptx::wgmma_wait<0>();
 }
 
+// The CTAs of a cluster divide K and, of the sums, the slices of eight tokens: slice j is finished
+// by CTA j % kSplit, which gets here the parts of all ranks and adds them in their order. One
+// block, so the ring is free behind its last stage: sums change hands at its end.
+template <class Cfg, int kSplit>
+__device__ __forceinline__ void exchange_sums(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
+                                              int rank, Sums<Cfg>& d) {
+  constexpr int kSlices = Cfg::kTokens / kSliceTokens;
+  constexpr int kEach = kSlices / kSplit;
+  constexpr int kThreads = Cfg::kTurns ? kConsumers / 2 : kConsumers;
+  char* const end = smem.base + Cfg::kStages * Cfg::kStageBytes;
+  // [rank][slice of this CTA][thread]
+  float4* const box = reinterpret_cast<float4*>(end - Cfg::kExchangeBytes) +
+                      static_cast<int>(threadIdx.x) % kThreads;
+  if (!exchange_is_apart<Cfg>(p)) ptx::cluster_arrive();  // this CTA has read its last stage
+  ptx::cluster_wait();
+#pragma unroll
+  for (int j = 0; j < kSlices; ++j) {
+    if (j * kSliceTokens >= p.m) break;
+    const float* part = &d[j * 4];
+    ptx::store_to_peer(box + (rank * kEach + j / kSplit) * kThreads,
+                       make_float4(part[0], part[1], part[2], part[3]), j % kSplit);
+  }
+  ptx::cluster_sync();
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    float4 sum = box[i * kThreads];
+#pragma unroll
+    for (int from = 1; from < kSplit; ++from) {
+      const float4 part = box[(from * kEach + i) * kThreads];
+      sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
+    }
+    d[i * 4] = sum.x;
+    d[i * 4 + 1] = sum.y;
+    d[i * 4 + 2] = sum.z;
+    d[i * 4 + 3] = sum.w;
+  }
+}
+
+// What a thread's sums of a block belong to: of slice i of eight tokens d[4 i] and d[4 i + 1] to
+// tokens first + i step and the one behind it, in one row; d[4 i + 2], d[4 i + 3] to the same
+// tokens eight rows further.
+struct OwnTokens {
+  int first;
+  int step;
+  __device__ OwnTokens(int split, int rank)
+      : first(rank * kSliceTokens + static_cast<int>(threadIdx.x) % 4 * 2),
+        step(split * kSliceTokens) {}
+};
+
+// Walks a column of a matrix with OwnTokens. NOTE: addresses advance and are not multiplied anew: a
+// warp is alone on its scheduler here, and its instructions at a launch's end were 1.5 us of one.
+template <class Element>
+struct TokenColumn {
+  char* at;
+  long long row_bytes;
+  long long step_bytes;
+  __device__ TokenColumn(const RowMajor& matrix, const OwnTokens& tokens, int column)
+      : at(reinterpret_cast<char*>(element_at<Element>(matrix, tokens.first, column))),
+        row_bytes(matrix.row_bytes),
+        step_bytes(matrix.row_bytes * tokens.step) {}
+  __device__ __forceinline__ Element* token(int behind) const {
+    return reinterpret_cast<Element*>(behind == 0 ? at : at + row_bytes);
+  }
+  __device__ __forceinline__ void advance() { at += step_bytes; }
+};
+
 // h of one block, from a warpgroup's sums.
 template <class Cfg>
 __device__ __forceinline__ void finish_pairs(const DecodeParams& p, UnitRange block,
-                                             const Sums<Cfg>& d) {
+                                             const OwnTokens& tokens, const Sums<Cfg>& d) {
   using Element = typename Cfg::Element;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
-  const int unit = block.begin + warp;
+  const int unit = block.begin + first_unit<Cfg>() + static_cast<int>(threadIdx.x) % 128 / 32;
   if (unit >= block.end) return;
   const int pair = unit * kUnitPairs<Cfg> + lane / 4;
   const float b_gate = p.b_gate != nullptr ? vector_at<Element>(p.b_gate, pair) : 0;
   const float b_up = p.b_gate != nullptr ? vector_at<Element>(p.b_up, pair) : 0;
+  const bool up_first = p.up_first != 0;
   tile::with_epilogue_gate(p.gate, [&](const Gate& gate) {
+    TokenColumn<Element> h(p.h_out, tokens, pair);
+    int token = tokens.first;
 #pragma unroll
-    for (int i = 0; i < Cfg::kTokens / 4; ++i) {
-      const int token = i / 2 * 8 + lane % 4 * 2 + i % 2;
-      const float first = d[i / 2 * 4 + i % 2];
-      const float second = d[i / 2 * 4 + i % 2 + 2];
-      const float g = (p.up_first != 0 ? second : first) + b_gate;
-      const float u = (p.up_first != 0 ? first : second) + b_up;
-      if (token < p.m) {
-        *element_at<Element>(p.h_out, token, pair) = Element(math::gate_mul(gate, g, u));
+    for (int i = 0; i < Cfg::kTokens / kSliceTokens; ++i) {
+      if (token >= p.m) break;
+#pragma unroll
+      for (int behind = 0; behind < 2; ++behind) {
+        const float first = d[i * 4 + behind];
+        const float second = d[i * 4 + behind + 2];
+        const float g = (up_first ? second : first) + b_gate;
+        const float u = (up_first ? first : second) + b_up;
+        const auto value = Element(math::gate_mul(gate, g, u));
+        if (token + behind < p.m) *h.token(behind) = value;
       }
+      h.advance();
+      token += tokens.step;
     }
   });
 }
 
-// Two CTAs, a cluster, divide K of down: adds the other's sums to those rows that this CTA
-// finishes, the first two warps' or the last two's. One block, so the ring is free: sums change
-// hands there.
-template <class Cfg>
-__device__ __forceinline__ void add_other_half(const DecodeSmem<Cfg>& smem, bool mine, int rank,
-                                               Sums<Cfg>& d) {
-  constexpr int kVectors = Cfg::kTokens / 8;  // of four floats, a thread
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) % 64 / 32;
-  float4* const box = reinterpret_cast<float4*>(smem.base) + warp * 32 + lane;
-  ptx::cluster_sync();  // both have read their last stage
-  if (!mine) {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const float* from = &d[i * 4];
-      ptx::store_to_peer(box + i * 64, make_float4(from[0], from[1], from[2], from[3]), rank ^ 1);
-    }
-  }
-  ptx::cluster_sync();
-  if (!mine) return;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const float4 other = box[i * 64];
-    float* sums = &d[i * 4];
-    sums[0] += other.x;
-    sums[1] += other.y;
-    sums[2] += other.z;
-    sums[3] += other.w;
-  }
-}
-
 // y of one block.
 template <class Cfg>
-__device__ __forceinline__ void finish_down(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
-                                            UnitRange block, Sums<Cfg>& d) {
+__device__ __forceinline__ void finish_down(const DecodeParams& p, UnitRange block,
+                                            const OwnTokens& tokens, const Sums<Cfg>& d) {
+  using Element = typename Cfg::Element;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
-  if (p.split > 1) {
-    const int rank = Group(p.split).rank;
-    const bool mine = warp / 2 == rank;
-    add_other_half<Cfg>(smem, mine, rank, d);
-    if (!mine) return;
-  }
-  const int unit = block.begin + warp;
+  const int unit = block.begin + first_unit<Cfg>() + static_cast<int>(threadIdx.x) % 128 / 32;
   if (unit >= block.end) return;
+  const bool adds = p.residual.base != nullptr;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = unit * kUnitRows<Cfg> + half * 8 + lane / 4;
     if (row >= p.d) break;
+    const float bias = p.b_down != nullptr ? vector_at<Element>(p.b_down, row) : 0;
+    TokenColumn<Element> y(p.y, tokens, row);
+    TokenColumn<Element> residual(p.residual, tokens, row);
+    int token = tokens.first;
 #pragma unroll
-    for (int i = 0; i < Cfg::kTokens / 4; ++i) {
-      const int token = i / 2 * 8 + lane % 4 * 2 + i % 2;
-      if (token >= p.m) continue;
-      store_y<typename Cfg::Element>(p, token, row, d[i / 2 * 4 + half * 2 + i % 2]);
+    for (int i = 0; i < Cfg::kTokens / kSliceTokens; ++i) {
+      if (token >= p.m) break;
+#pragma unroll
+      for (int behind = 0; behind < 2; ++behind) {
+        if (token + behind >= p.m) break;
+        float sum = d[i * 4 + half * 2 + behind] + bias;
+        // From L2: with a norm another SM wrote it in this launch.
+        if (adds) sum += static_cast<float>(__ldcg(residual.token(behind)));
+        *y.token(behind) = Element(sum);
+      }
+      y.advance();
+      residual.advance();
+      token += tokens.step;
     }
   }
 }
@@ -192,30 +262,36 @@ struct Turns {
   int block = 0;
 };
 
-// One phase of a consumer warpgroup: every second block.
+// One phase of a consumer warpgroup: every second block, or its half of each.
 template <class Cfg, bool kGated>
 __device__ __forceinline__ void consume_boxes(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
                                               const DecodePhase& phase, Turns& turns) {
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  const int rank = Group(p.split).rank;
   for (int b = 0; b < phase.blocks; ++b) {
     tile::RingCursor<Cfg::kStages> ring;
     ring.skip_to(turns.step);
     turns.step += phase.chunks.size();
-    if (turns.block++ % 2 != warpgroup) continue;
-    ptx::named_barrier_sync(kRingBarrier + warpgroup, kConsumers);
+    if (Cfg::kTurns) {
+      if (turns.block++ % 2 != warpgroup) continue;
+      ptx::named_barrier_sync(kRingBarrier + warpgroup, kConsumers);
+    }
     Sums<Cfg> d = {};
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
-      multiply_boxes<Cfg>(smem, ring.stage, phase.chunk_spans(c, Cfg::kDepth), d);
+      multiply_boxes<Cfg>(smem, ring.stage, d);
       release<Cfg>(smem, ring.stage);
       ring.advance();
     }
-    ptx::named_barrier_arrive(kRingBarrier + (warpgroup ^ 1), kConsumers);
+    if (Cfg::kTurns) ptx::named_barrier_arrive(kRingBarrier + (warpgroup ^ 1), kConsumers);
     ptx::wgmma_fence_accumulators(d);
+    if (p.split == 2) exchange_sums<Cfg, 2>(p, smem, rank, d);
+    if (p.split == 4) exchange_sums<Cfg, 4>(p, smem, rank, d);
+    const OwnTokens tokens(p.split, rank);
     if constexpr (kGated) {
-      finish_pairs<Cfg>(p, phase.block(b), d);
+      finish_pairs<Cfg>(p, phase.block(b), tokens, d);
     } else {
-      finish_down<Cfg>(p, smem, phase.block(b), d);
+      finish_down<Cfg>(p, phase.block(b), tokens, d);
     }
   }
 }

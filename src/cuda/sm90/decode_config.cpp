@@ -21,18 +21,24 @@ constexpr DecodeTiling kTilings[] = {
     {.tokens = 16, .rows = 32, .depth = 256, .stages = 4, .half = true},
     {.tokens = 16, .rows = 16, .depth = 512, .stages = 3, .half = true},
     {.tokens = 32, .rows = 64, .depth = 128, .stages = 9, .boxes = true},
+    {.tokens = 32, .rows = 128, .depth = 128, .stages = 5, .boxes = true},
     {.tokens = 64, .rows = 64, .depth = 256, .stages = 3, .boxes = true},
-    {.tokens = 64, .rows = 64, .depth = 128, .stages = 7, .boxes = true},
+    {.tokens = 64, .rows = 128, .depth = 128, .stages = 4, .boxes = true},
 };
 constexpr double kMemoryBytesPerUs = 34e3;  // of an SM: 4.5 TB/s over 132
 constexpr double kMemoryLatencyUs = 2.5;    // 79 KB in flight stream 8 % slower than 155 KB
 // Of an SM, weights and activations together: log of the kernel's page.
 constexpr double kRowsBytesPerUs = 50e3;
-constexpr double kBoxesBytesPerUs = 70e3;
+constexpr double kBoxesBytesPerUs = 62e3;
 // Of an SM, a layer: below it what a launch costs beside its bytes weighs more than a deep ring.
 constexpr double kSmallModelBytes = 800e3;
-constexpr double kStageUs = 0.02;    // of boxes: what a stage costs beside its bytes
-constexpr double kExchangeUs = 1.0;  // two cluster barriers
+// Of boxes, fitted to 300 times of launches and chains: what a stage costs beside its bytes; a
+// wgmma of 64 rows and tokens; an exchange of sums and the clusters that it needs; the gate and
+// stores of a block of both warpgroups, beside which nobody multiplies, of 64 tokens.
+constexpr double kStageUs = 0.05;
+constexpr double kWgmmaUs = 0.02;
+constexpr double kExchangeUs = 1.5;
+constexpr double kBothFinishUs = 1.8;
 
 double ceil_div(double a, double b) {
   return static_cast<double>(static_cast<std::int64_t>((a + b - 1) / b));
@@ -49,35 +55,57 @@ double stream_us(const DecodeTiling& t, double rows, double slots, double column
   const double ingest = t.boxes ? kBoxesBytesPerUs : kRowsBytesPerUs;
   const double us = std::max(weights / memory, (weights + activations) / ingest);
   if (!t.boxes) return us;
-  // The first stage comes before any work.
-  const double depth = std::min<double>(t.depth, columns);
-  return us + blocks * ceil_div(columns, depth) * kStageUs +
-         (rows / blocks + m) * depth * 2 / kMemoryBytesPerUs;
+  const double tokens = t.tokens / 64.0;
+  const double wgmma = t.depth / 16.0 * (t.rows / 64.0) * tokens * kWgmmaUs;
+  const double finish = t.rows > 64 ? tokens * kBothFinishUs : 0;
+  const double stages = blocks * ceil_div(columns, t.depth);
+  return std::max(us, stages * (wgmma + kStageUs)) + blocks * finish;
 }
 
-// Whether clusters of two CTAs can divide K of down: each cluster's rows must be one block.
-bool can_divide(const DecodeTiling& t, const DecodeShape& s) {
-  if (!t.boxes || !s.down || s.gate_up || s.sm_count < kDecodeMaxSplit) return false;
-  const std::int64_t groups = s.sm_count / kDecodeMaxSplit;
-  const std::int64_t boxes = units_of(static_cast<int>(s.d), true, false);
+// Rows of the largest share of `total` rows (of gate_up: pairs).
+double largest_share(const DecodeTiling& t, bool down, std::int64_t total, int sm_count) {
+  const double groups = decode_ctas(t, down, total, sm_count) / t.split;
+  const double units = units_of(static_cast<int>(total), t.boxes, !down);
+  return ceil_div(units, groups) * unit_size(t.boxes, !down) * (down ? 1 : 2);
+}
+
+// CTAs that share rows and are on the device at once. Of 132 SMs 120 take clusters of four: the
+// others are odd ones of their GPC.
+int clusters(int split, int sm_count) noexcept {
+  const int all = sm_count / split;
+  return std::max(1, split <= 2 ? all : all * 10 / 11);
+}
+
+// A launch with a grid barrier is cooperative: it starts late in any case, and is not divided.
+bool has_grid_barrier(const DecodeShape& s) { return (s.gate_up && s.down) || s.norm; }
+
+// Whether clusters of `split` CTAs can divide K: each cluster's rows must be one block.
+bool can_divide(const DecodeTiling& t, int split, const DecodeShape& s) {
+  if (!t.boxes || has_grid_barrier(s) || s.sm_count < split) return false;
+  const std::int64_t groups = clusters(split, s.sm_count);
+  const std::int64_t boxes = units_of(static_cast<int>(s.down ? s.d : s.h), true, s.gate_up);
   return (boxes + groups - 1) / groups <= t.rows / kMmaRows;
 }
 
-bool offers_half(const DecodeShape& s) {
-  if (s.gate_up == s.down) return false;  // a cooperative launch starts late in any case
-  // Rows of down that are more than one block of a half ring bring all of h once more.
-  return 6.0 * static_cast<double>(s.d * s.h) <= kSmallModelBytes * s.sm_count &&
-         s.d <= std::int64_t{kMmaRows} * s.sm_count;
+bool is_small(const DecodeShape& s) {
+  if (has_grid_barrier(s)) return false;
+  return 6.0 * static_cast<double>(s.d * s.h) <= kSmallModelBytes * s.sm_count;
 }
 
-// Of half rings the one to try first: in gate_up the wider one where a CTA's rows are one block of
-// it; where they are more, its blocks of few tokens are small ones, of more tokens no half rings.
+// Rows of down that are more than one block of a half ring bring all of h once more.
+bool offers_half(const DecodeShape& s) {
+  return is_small(s) && s.d <= std::int64_t{kMmaRows} * s.sm_count;
+}
+
+// What a small model should try first. Where a CTA's rows of gate_up are one block of 32 slots, the
+// half ring of so many, and for down that of 16. Where they are more, half rings of 16 slots up to
+// 8 tokens, for blocks of few tokens are small ones; of more tokens boxes, whose activations an SM
+// takes faster.
 bool leads(const DecodeTiling& t, const DecodeShape& s) {
-  if (!t.half) return false;
-  if (s.down) return t.rows == kMmaRows;
-  const double rows = 2 * ceil_div(static_cast<double>(s.h), s.sm_count);
-  if (rows <= 2 * kMmaRows) return t.rows == 2 * kMmaRows;
-  return t.tokens == kDecodeRowTokens && t.rows == kMmaRows;
+  if (!is_small(s)) return false;
+  const bool narrow = 2 * ceil_div(static_cast<double>(s.h), s.sm_count) <= 2 * kMmaRows;
+  if (!narrow && s.m > kDecodeRowTokens && s.boxes) return t.boxes;
+  return t.half && t.rows == (s.gate_up && narrow ? 2 * kMmaRows : kMmaRows);
 }
 
 }  // namespace
@@ -88,33 +116,32 @@ double decode_model_us(const DecodeTiling& t, const DecodeShape& s) noexcept {
   const auto m = static_cast<double>(s.m);
   const auto d = static_cast<double>(s.d);
   const auto h = static_cast<double>(s.h);
-  const int ctas = decode_ctas(t, s.down, s.down ? s.d : s.h, s.sm_count);
-  double us = 0;
+  double us = t.split > 1 ? kExchangeUs : 0;
   if (s.gate_up) {
-    const double pairs = ceil_div(h, ctas);
-    us += stream_us(t, 2 * pairs, t.rows, d, m);
+    // In one launch of both the CTAs are those of down.
+    const double rows = s.down ? 2 * ceil_div(h, decode_ctas(t, true, s.d, s.sm_count))
+                               : largest_share(t, false, s.h, s.sm_count);
+    us += stream_us(t, rows, t.rows, d / t.split, m);
   }
   if (s.down) {
-    const double rows = ceil_div(d * t.split, ctas);
-    us += stream_us(t, rows, t.rows, h / t.split, m);
-    if (t.split > 1) us += kExchangeUs;
+    us += stream_us(t, largest_share(t, true, s.d, s.sm_count), t.rows, h / t.split, m);
   }
   return us;
 }
 
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept {
-  std::array<DecodeTiling, std::size(kTilings) * kDecodeMaxSplit> ranked;
+  std::array<DecodeTiling, std::size(kTilings) * 3> ranked;
   std::size_t count = 0;
-  int tokens = 0;  // of the narrowest tilings that hold m
+  const int widest = shape.m <= kDecodeRowTokens ? kDecodeRowTokens : shape.m <= 32 ? 32 : 64;
   for (const DecodeTiling& tiling : kTilings) {
-    if (tiling.tokens < shape.m) continue;
-    if (tokens == 0) tokens = tiling.tokens;
-    if (tiling.tokens != tokens) break;
+    if (tiling.tokens < shape.m || tiling.tokens > widest) continue;
+    if (tiling.boxes && !shape.boxes) continue;
     if (tiling.half && !offers_half(shape)) continue;
     ranked[count++] = tiling;
-    if (can_divide(tiling, shape)) {
+    for (int split = 2; split <= kDecodeMaxSplit; split *= 2) {
+      if (!can_divide(tiling, split, shape)) continue;
       ranked[count] = tiling;
-      ranked[count++].split = kDecodeMaxSplit;
+      ranked[count++].split = split;
     }
   }
   std::stable_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count),
@@ -128,7 +155,7 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
 
 int decode_ctas(const DecodeTiling& t, bool down, std::int64_t rows, int sm_count) noexcept {
   const int units = units_of(static_cast<int>(rows), t.boxes, !down);
-  return std::clamp(units, 1, std::max(1, sm_count / t.split)) * t.split;
+  return std::clamp(units, 1, clusters(t.split, sm_count)) * t.split;
 }
 
 void name_decode_tiling(const DecodeTiling& t, std::span<char> out) noexcept {

@@ -14,15 +14,15 @@ inline constexpr int kDecodeMaxTokens = 64;
 inline constexpr int kDecodeRowTokens = 8;
 /// Tilings of up to as many tokens bring weights by rows, the others by boxes.
 inline constexpr int kDecodeSpanTokens = 16;
-inline constexpr int kDecodeMaxSplit = 2;  ///< CTAs of a cluster
+inline constexpr int kDecodeMaxSplit = 4;  ///< CTAs of a cluster: 1, 2 or 4
 
-/// An instantiation of the decode kernel, and how its launch divides K of down.
+/// An instantiation of the decode kernel, and how its launch divides K.
 struct DecodeTiling {
   int tokens = 8;   ///< columns of the mma tiles: M at most
   int rows = 64;    ///< weight rows of a stage
   int depth = 256;  ///< columns of a stage
   int stages = 5;
-  int split = 1;       ///< CTAs that share the same rows of w_down, each a part of the columns
+  int split = 1;       ///< CTAs that share the same weight rows, each a part of the columns
   bool boxes = false;  ///< weights by boxes and wgmma, else by rows and mma.sync
   bool half = false;   ///< two CTAs fit an SM: the next launch's fills its ring beside this one's
 
@@ -40,16 +40,19 @@ struct DecodeShape {
   bool gate_up = true;
   bool down = true;
   int sm_count = 0;
+  bool boxes = true;  ///< the weights can come by boxes
+  bool norm = false;  ///< with the norm prologue
 };
 
 /// Microseconds that an SM of an H200 needs for its share, by the bytes it takes in: the model that
 /// ranks tilings, no prediction.
 [[nodiscard]] double decode_model_us(const DecodeTiling& tiling, const DecodeShape& shape) noexcept;
 
-/// The tilings made for the shape's tokens, and for down alone those by boxes also with K divided
-/// where a cluster's rows are one block; half rings for one operator of a small model alone. By
-/// decode_model_us(), equal ones in the order of decode_tilings(), but the half ring that suits a
-/// small model first. Writes at most out.size(), returns how many there are.
+/// The narrowest tilings that hold the shape's tokens, and for 9 to 16 tokens also the narrowest by
+/// boxes. For one operator alone those by boxes also with K divided where a cluster's rows are one
+/// block, and in small models half rings. By decode_model_us(), equal ones in the order of
+/// decode_tilings(), but what suits a small model first. Writes at most out.size(), returns how
+/// many there are.
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept;
 
 /// CTAs of a launch: one an SM in whole groups of `split`, but no more groups than units: rows of

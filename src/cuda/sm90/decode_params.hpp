@@ -60,7 +60,7 @@ struct DecodeParams {
   int m;
   int d;
   int h;
-  int split;  // of K of down among the CTAs of a cluster; 1 with gate_up
+  int split;  // of K among the CTAs of a cluster; 1 with both operators
   int weights_static;
   WorkspaceHeader* header;  // barriers: one between gate_up and down, one before them for the norm
 };

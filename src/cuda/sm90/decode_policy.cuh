@@ -28,6 +28,7 @@ struct RowsConfig {
   static constexpr int kStages = kStageCount;
   static constexpr bool kWeightBoxes = false;
   static constexpr bool kActivationBoxes = kTokens > kDecodeRowTokens;
+  static constexpr bool kTurns = false;
   static constexpr int kReaders = kConsumerWarps;  // of a stage
   // Consumer warps: groups of kTiles row tiles, and each group's shares of the columns. Two tiles a
   // warp where there are many: activations are read once for both.
@@ -47,6 +48,8 @@ struct RowsConfig {
   static_assert(kDepthWarps * kRowWarps == kConsumerWarps);
 };
 
+inline constexpr int kWgmmaRows = 64;
+
 /// A DecodeTiling of more tokens: weights by boxes of 16 rows x 64 columns, wgmma.
 template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount>
 struct BoxesConfig {
@@ -57,7 +60,10 @@ struct BoxesConfig {
   static constexpr int kStages = kStageCount;
   static constexpr bool kWeightBoxes = true;
   static constexpr bool kActivationBoxes = true;
-  static constexpr int kReaders = 4;  // of a stage: the warps of one warpgroup
+  // 64 rows are one wgmma: the warpgroups take blocks of so many in turns, of twice as many half of
+  // the rows each.
+  static constexpr bool kTurns = kRows == kWgmmaRows;
+  static constexpr int kReaders = kTurns ? kConsumerWarps / 2 : kConsumerWarps;  // of a stage
   static constexpr int kSpans = kDepth / kSpanColumns;
   static constexpr int kWeightsAt = 0;
   static constexpr int kActivationsAt = kRows * kDepth * 2;
@@ -65,7 +71,10 @@ struct BoxesConfig {
   static constexpr int kScratchBytes = 4 * kConsumerWarps;  // the norm's sums
   static_assert(kTokens % kSliceTokens == 0 && kRows % kMmaRows == 0 && kDepth % kSpanColumns == 0);
   static_assert(kRows / kMmaRows * kSpans <= 32 * kWeightWarps);
-  static_assert(kRows == 64);  // of one wgmma
+  static_assert(kRows == kWgmmaRows || kRows == 2 * kWgmmaRows);
+  // Sums that the CTAs of a cluster exchange, at the end of the ring.
+  static constexpr int kExchangeBytes = kRows * kTokens * 4;
+  static_assert(kExchangeBytes <= kStages * kStageBytes);
 };
 
 template <class Cfg>
@@ -103,7 +112,7 @@ inline constexpr int kResident = 2 * (DecodeSmem<Cfg>::kBytes + 1024) <= 228 * 1
 
 inline constexpr int kDecodeThreads = kConsumers + 32 * (kWeightWarps + 1);
 
-// This CTA's place among those that share rows of w_down (a cluster), and theirs among all.
+// This CTA's place among those that share weight rows (a cluster), and theirs among all.
 struct Group {
   int index;
   int count;
@@ -116,9 +125,11 @@ struct Group {
 
 template <class Cfg>
 __device__ __forceinline__ DecodePhase gate_up_phase(const DecodeParams& p) {
-  const UnitRange units = gate_up_share(p.d, p.h, Cfg::kWeightBoxes, p.y.base != nullptr,
-                                        static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
-  return make_phase(units, Cfg::kRows / (2 * kUnitPairs<Cfg>), p.d, Cfg::kDepth);
+  const Group group(p.split);
+  const UnitRange units =
+      gate_up_share(p.d, p.h, Cfg::kWeightBoxes, p.y.base != nullptr, group.index, group.count);
+  return make_phase(units, Cfg::kRows / (2 * kUnitPairs<Cfg>), p.d, Cfg::kDepth, group.rank,
+                    p.split);
 }
 
 template <class Cfg>

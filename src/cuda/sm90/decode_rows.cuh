@@ -172,6 +172,16 @@ __device__ __forceinline__ float total(const float* partial, int slot, int token
   return sum;
 }
 
+template <class Element>
+__device__ __forceinline__ void store_y(const DecodeParams& p, int token, int row, float sum) {
+  if (p.b_down != nullptr) sum += vector_at<Element>(p.b_down, row);
+  if (p.residual.base != nullptr) {
+    // From L2: with a norm another SM wrote it in this launch.
+    sum += static_cast<float>(__ldcg(element_at<Element>(p.residual, token, row)));
+  }
+  *element_at<Element>(p.y, token, row) = Element(sum);
+}
+
 // h or y of one unit and token, from the CTA's sums.
 template <class Cfg, bool kGated>
 __device__ __forceinline__ void finish(const DecodeParams& p, const float* partial, int slot,
