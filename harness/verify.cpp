@@ -155,12 +155,20 @@ bool same_elements(const OperandSpec& spec, const std::vector<char>& a,
   return true;
 }
 
-Status run_once(const Plan& plan, OperandSet& set, Rig& rig) {
+// A stray write is a finding to report, every other failure an error.
+Status note_stray_write(const Status& looked, std::string& stray_write) {
+  if (looked || looked.error().code != ErrorCode::kInternal) return looked;
+  stray_write = looked.error().text();
+  return {};
+}
+
+Status run_once(const Plan& plan, OperandSet& set, Rig& rig, std::string& stray_write) {
   auto memory = make_workspace(plan, rig);
   if (!memory) return memory.error();
   SLUICE_TRY(run(plan, set.operands(), memory->workspace, rig.stream()));
   SLUICE_TRY(rig.synchronize());
-  return check_workspace(*memory, rig);
+  SLUICE_TRY(note_stray_write(check_workspace(*memory, rig), stray_write));
+  return note_stray_write(set.check_canaries(), stray_write);
 }
 
 // On a CPU the second run has another thread count, which must not change a bit either.
@@ -180,7 +188,7 @@ Status run_again(const Plan& first, const Options& options, OperandSet& set, Rig
   SLUICE_TRY(set.reset_outputs());
   const auto plan = second_plan(first, options);
   if (!plan) return plan.error();
-  SLUICE_TRY(run_once(*plan, set, rig));
+  SLUICE_TRY(run_once(*plan, set, rig, report.stray_write));
   const auto after = output_bits(set);
   if (!after) return after.error();
   const std::vector<Operand> outputs = set.outputs();
@@ -277,24 +285,14 @@ Expected<VerifyReport> Verification::run(const Options& options) {
   } else {
     SLUICE_TRY(set_->reset_outputs());
   }
-  if (const Status ran = run_once(*made, *set_, rig_); !ran) {
-    if (ran.error().code != ErrorCode::kInternal) return ran.error();
-    report.stray_write = ran.error().text();
-  }
-  if (const Status whole = set_->check_canaries(); !whole) {
-    if (whole.error().code != ErrorCode::kInternal) return whole.error();
-    report.stray_write = whole.error().text();
-  }
+  SLUICE_TRY(run_once(*made, *set_, rig_, report.stray_write));
   auto outputs = compare_outputs(*set_, expected_);
   if (!outputs) return outputs.error();
   report.outputs = std::move(*outputs);
-  if (!report.stray_write.empty()) {
-    set_.reset();  // no longer what was filled: the next run has a fresh one
-    return report;
-  }
   if (verify_.repeat && case_.problem.m > 0) {
     SLUICE_TRY(run_again(*made, options, *set_, rig_, report));
   }
+  if (!report.stray_write.empty()) set_.reset();  // no longer as filled: the next run has a new one
   return report;
 }
 
