@@ -278,6 +278,7 @@ TEST(GemmConfig, KeepsStepWhereAWaveReadsMoreThanL2Holds) {
   EXPECT_TRUE(cuda::sm90::keeps_step(gate_up(4096, 8192, 28672), wide));    // 60 MB
   EXPECT_TRUE(cuda::sm90::keeps_step(gate_up(4096, 16384, 53248), wide));   // 119 MB
   EXPECT_TRUE(cuda::sm90::keeps_step(down(4096, 4096, 14336), {.tile_n = 128}));
+  EXPECT_FALSE(cuda::sm90::keeps_step(gate_up(384, 8192, 28672), wide));  // a stream of weights
   // One turn: nothing to keep up with.
   EXPECT_FALSE(cuda::sm90::keeps_step(down(512, 4096, 14336), {.tile_n = 128}));
 }
@@ -321,9 +322,9 @@ TEST(CudaSm90, IsChosenOnHopper) {
     EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved8"),
               "cuda.sm90 sm90.gate_up.pp128x160c2g8");
     EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved16"),
-              "cuda.sm90 sm90.gate_up.pp128x128c2g8");
+              "cuda.sm90 sm90.gate_up.pp128x192c2g8");
     EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved32"),
-              "cuda.sm90 sm90.gate_up.pp128x128c2g8");
+              "cuda.sm90 sm90.gate_up.pp128x192c1g16");
     EXPECT_EQ(chosen("512x4096x14336:down:residual"), "cuda.sm90 sm90.down.pp128x128c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 sm90.gate_up_grad.pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),

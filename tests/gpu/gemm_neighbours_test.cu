@@ -18,7 +18,7 @@ using gpu::make_job;
 using gpu::StreamGuard;
 
 // Two turns of 66 clusters, the second for some of them.
-constexpr const char* kCase = "300x4096x8200:gate_up";
+constexpr const char* kCase = "400x4096x8200:gate_up";
 
 class GpuGemmNeighbours : public testing::Test {
  protected:

@@ -4,8 +4,9 @@
 // gate_up_grad.md.
 //
 // roles (384 threads, one CTA an SM)
-//   warpgroup 0, 1  consumers: WGMMA, epilogue, TMA store   240 registers
-//   warpgroup 2     producer: one thread issues every TMA load  24 registers
+//   warpgroup 0, 1  consumers: WGMMA, epilogue, TMA store   232 registers
+//   warpgroup 2     producer: one thread issues every TMA load  40 registers (gate_up_grad: 240,
+//   24)
 // schedules
 //   pingpong     a consumer owns a whole 128 x N tile; one multiplies while the other gates and
 //   stores cooperative  both consumers share a 128 x N tile, 64 rows each

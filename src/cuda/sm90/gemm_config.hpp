@@ -66,8 +66,8 @@ struct ColumnCut {
 /// Only kGateUpGrad and kWeightGrad have them.
 [[nodiscard]] ColumnCut column_cut(const GemmShape& shape, const Tiling& tiling) noexcept;
 
-/// Whether the CTAs of whole tiles in waves are to keep in step (gemm.cuh): they come to more than
-/// one tile, and what a wave reads is more than L2 holds.
+/// Whether the CTAs of whole tiles in waves are to keep in step (gemm.cuh): tokens are many, CTAs
+/// come to more than one tile, and what a wave reads is more than L2 holds.
 [[nodiscard]] bool keeps_step(const GemmShape& shape, const Tiling& tiling) noexcept;
 
 /// Stream-K is offered up to so many, where whole tiles come into their own.
