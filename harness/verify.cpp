@@ -158,7 +158,7 @@ bool same_elements(const OperandSpec& spec, const std::vector<char>& a,
 // A stray write is a finding to report, every other failure an error.
 Status note_stray_write(const Status& looked, std::string& stray_write) {
   if (looked || looked.error().code != ErrorCode::kInternal) return looked;
-  stray_write = looked.error().text();
+  if (stray_write.empty()) stray_write = looked.error().text();
   return {};
 }
 
@@ -275,24 +275,28 @@ Expected<VerifyReport> Verification::run(const Options& options) {
   report.source = made->source;
   report.threads = made->threads;
   report.workspace_bytes = made->workspace_bytes;
-  if (set_ == nullptr) {
-    auto set = OperandSet::make(case_, rig_);
-    if (!set) return set.error();
-    auto expected = expected_outputs(**set, verify_);
-    if (!expected) return expected.error();
-    set_ = std::move(*set);
-    expected_ = std::move(*expected);
+  // Kept for the next run only if this one comes to its end and leaves it as it was filled.
+  auto set = std::move(set_);
+  if (set == nullptr) {
+    auto filled = OperandSet::make(case_, rig_);
+    if (!filled) return filled.error();
+    set = std::move(*filled);
   } else {
-    SLUICE_TRY(set_->reset_outputs());
+    SLUICE_TRY(set->reset_outputs());
   }
-  SLUICE_TRY(run_once(*made, *set_, rig_, report.stray_write));
-  auto outputs = compare_outputs(*set_, expected_);
+  if (expected_.empty()) {
+    auto expected = expected_outputs(*set, verify_);
+    if (!expected) return expected.error();
+    expected_ = std::move(*expected);
+  }
+  SLUICE_TRY(run_once(*made, *set, rig_, report.stray_write));
+  auto outputs = compare_outputs(*set, expected_);
   if (!outputs) return outputs.error();
   report.outputs = std::move(*outputs);
   if (verify_.repeat && case_.problem.m > 0) {
-    SLUICE_TRY(run_again(*made, options, *set_, rig_, report));
+    SLUICE_TRY(run_again(*made, options, *set, rig_, report));
   }
-  if (!report.stray_write.empty()) set_.reset();  // no longer as filled: the next run has a new one
+  if (report.stray_write.empty()) set_ = std::move(set);
   return report;
 }
 

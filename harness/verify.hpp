@@ -89,7 +89,7 @@ class Verification {
   Case case_;
   Rig& rig_;
   VerifyOptions verify_;
-  std::unique_ptr<OperandSet> set_;  // null before the first run
+  std::unique_ptr<OperandSet> set_;  // null before the first run, and after one that spoilt it
   std::vector<ExpectedOutput> expected_;
 };
 
