@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Torch operators: values against fp64, layouts, errors, tracing; gradients: test_gradients.py."""
 
+import contextlib
 import math
 import os
 import signal
@@ -13,18 +14,31 @@ import torch
 from cases import ACTIVATIONS, BITS, STEEPEST, Oracle, Weights, gated, worst
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sluice import Gate, ops
 
 RAW = torch.ops.sluice
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 # Later versions make every error of an operator behind the stable ABI a RuntimeError.
-REFUSED = ValueError if torch.__version__.startswith("2.11.") else (ValueError, RuntimeError)
+REFUSED = (ValueError,) if torch.__version__.startswith("2.11.") else (ValueError, RuntimeError)
 GATES = [
     *(Gate(name) for name in ACTIVATIONS),
     Gate.clamped_swiglu(),
     Gate("sigmoid", alpha=0.5, gate_multiplier=1.25, output_multiplier=0.75, up_offset=-0.5),
 ]
+
+
+class Called(TorchDispatchMode):
+    """The operators that run under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.functions.append(func)
+        return func(*args, **(kwargs or {}))
 
 
 class OnDevice(unittest.TestCase):
@@ -100,14 +114,21 @@ class Values(OnDevice):
         self.assertEqual(y.dtype, torch.float32)
         self.assertLess(worst(y, oracle.y, oracle.y_bound), 1)
 
-    def test_calls_with_the_weights_alone(self) -> None:
-        """They may take an overload without the other arguments."""
-        weights = self.weights(40, 56, torch.bfloat16)
-        inputs = (weights.x(5), *weights.mlp()[:3])
-        for gate in GATES:
-            expected = RAW.mlp.default(*inputs, *(None,) * 4, *gate.arguments)
-            self.assert_same(ops.mlp(*inputs, gate=gate), expected)
-            self.assert_same(ops.mlp(*inputs, gate=gate, weights_static=True), expected)
+    def test_the_weights_alone_take_the_overload_without_other_arguments(self) -> None:
+        weights = self.weights(40, 56, torch.bfloat16, bias=True)
+        x, (w_gate, w_up, w_down, b_gate, b_up, b_down) = weights.x(5), weights.mlp()
+        inputs = (x, w_gate, w_up, w_down)
+        self.assert_same(RAW.mlp.plain(*inputs), RAW.mlp.default(*inputs))
+        for options, overload in (
+            ({}, RAW.mlp.plain), ({"gate": Gate("silu")}, RAW.mlp.plain),
+            ({"b_gate": b_gate}, RAW.mlp.default), ({"b_up": b_up}, RAW.mlp.default),  # refused there
+            ({"b_down": b_down}, RAW.mlp.default),
+            ({"residual": x}, RAW.mlp.default), ({"weights_static": True}, RAW.mlp.default),
+            *(({"gate": gate}, RAW.mlp.default) for gate in GATES[1:]),
+        ):  # fmt: skip
+            with Called() as seen, contextlib.suppress(*REFUSED):
+                ops.mlp(*inputs, **options)
+            self.assertEqual(seen.functions, [overload], options)
 
     def test_no_tokens_and_one_token_without_leading_dimensions(self) -> None:
         weights = self.weights(24, 40, torch.float32)
