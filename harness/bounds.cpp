@@ -63,7 +63,10 @@ double rounding_error(double magnitude, DType dtype) noexcept {
 
 Rounding::Rounding(const Problem& problem)
     : gate_(problem.gate),
-      flushes_bf16_(problem.x_dtype == DType::kBF16 && problem.w_dtype == DType::kBF16) {
+      scaled_sums_(problem.x_dtype == DType::kBF16 &&
+                   (problem.w_dtype == DType::kQ8_0 || problem.w_dtype == DType::kQ4_0)),
+      flushes_bf16_(scaled_sums_ ||
+                    (problem.x_dtype == DType::kBF16 && problem.w_dtype == DType::kBF16)) {
   bool fp64 = false;
   for (const OperandSpec& spec : operand_specs(problem)) {
     fp64 = fp64 || (spec.access != Access::kUnused && spec.dtype == DType::kF64);
@@ -90,18 +93,24 @@ Uncertain Rounding::dot(const TermSums& sums) const noexcept {
   const double step = (u_ + 0x1p-53) * whole;
   const double roundings = sums.terms + 1;
   // Gradual underflow costs u of the smallest normal number; a dot product of bf16 may have none,
-  // nor read subnormals.
+  // nor read subnormals. Where a block's scale comes after its sum, what was flushed is multiplied
+  // by it.
+  const double largest_scale = scaled_sums_ ? largest(DType::kF16) : 1;
   const bool unread = flushes_bf16_ && sums.subnormal > 0;
-  const double flushed = roundings * tiny_ * (flushes_bf16_ ? 1 : u_) +
+  const double flushed = roundings * tiny_ * (flushes_bf16_ ? largest_scale : u_) +
                          (unread && std::isfinite(sums.subnormal) ? sums.subnormal : 0);
   Uncertain out{.value = sums.value};
   out.spread = std::sqrt(sums.square + roundings * step * step) + flushed;
   out.bound =
       std::min(sums.bound + std::expm1(roundings * u_) / u_ * step + flushed, likely(out.spread));
   out.common = sums.common;
-  // Infinity times a subnormal that is taken as 0 is NaN.
+  // Infinity times a subnormal that is taken as 0 is NaN; so is 0 times a block's sum that has
+  // overflown, and an infinite scale is multiplied with a sum in place of its terms.
+  constexpr double kLargestInteger = 128;
+  const bool scaled =
+      scaled_sums_ && (!std::isfinite(sums.value) || kLargestInteger * sums.tokens > max_);
   out.may_overflow =
-      sums.may_overflow || whole > max_ || (unread && !std::isfinite(sums.subnormal));
+      sums.may_overflow || whole > max_ || scaled || (unread && !std::isfinite(sums.subnormal));
   return out;
 }
 

@@ -31,6 +31,7 @@ struct TermSums {
   double bound = 0;      ///< sum of the bounds of a, times |b|
   double square = 0;     ///< sum of squares of the spreads of a, times b
   double common = 0;     ///< sum of the shifts of a, times b
+  double tokens = 0;  ///< sum of |a|, a token's elements: what the scales of blocks are left out of
   double subnormal = 0;  ///< sum of |a·b| over terms with a factor that bf16 holds as a subnormal
   double terms = 0;      ///< how many
   bool may_overflow = false;
@@ -85,6 +86,7 @@ class Rounding {
   double u_;
   double max_;
   double tiny_;        // the accumulator's smallest normal number: what may be flushed to zero
+  bool scaled_sums_;   // integers of blocks times bf16: their scales may come after the sum
   bool flushes_bf16_;  // products of bf16: of subnormals and to zero
   double lambda_ = 0;
 };

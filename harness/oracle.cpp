@@ -89,11 +89,13 @@ bool is_subnormal(double v) { return std::fabs(v) < 0x1p-125; }
 TermSums dot_exact(const double* a, const double* b, std::size_t n) {
   double value[kLanes] = {};
   double magnitude[kLanes] = {};
+  double tokens[kLanes] = {};
   double subnormal[kLanes] = {};
   const auto add = [&](std::size_t i, std::size_t l) {
     const double product = a[i] * b[i];
     value[l] += product;
     magnitude[l] += std::fabs(product);
+    tokens[l] += std::fabs(a[i]);
     subnormal[l] += is_subnormal(a[i]) || is_subnormal(b[i]) ? std::fabs(product) : 0.0;
   };
   std::size_t i = 0;
@@ -102,6 +104,7 @@ TermSums dot_exact(const double* a, const double* b, std::size_t n) {
   }
   for (; i < n; ++i) add(i, 0);
   TermSums out{.value = total(value), .magnitude = total(magnitude)};
+  out.tokens = total(tokens);
   out.subnormal = total(subnormal);
   out.terms = static_cast<double>(n);
   if (!std::isfinite(out.magnitude)) add_finite_magnitudes(a, b, n, out);
@@ -168,6 +171,7 @@ void add_term(TermSums& sums, double value) {
 void merge(TermSums& sums, const TermSums& other) {
   sums.value += other.value;
   sums.magnitude += other.magnitude;
+  sums.tokens += other.tokens;
   sums.subnormal += other.subnormal;
   sums.bound += other.bound;
   sums.square += other.square;

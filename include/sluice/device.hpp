@@ -28,7 +28,7 @@ enum class SimdTarget : std::uint8_t {
   kEmulated = 0,    ///< plain C++ (Highway's EMU128), on any CPU
   kAvx2 = 1,        ///< AVX2, FMA, F16C, BMI2
   kAvx512 = 2,      ///< AVX-512 F, BW, CD, DQ, VL
-  kAvx512Bf16 = 3,  ///< those and AVX-512 BF16, for what multiplies bf16 by bf16
+  kAvx512Bf16 = 3,  ///< those, VBMI and AVX-512 BF16, for what multiplies bf16 by bf16
 };
 inline constexpr int kSimdTargetCount = 4;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What SimdTarget::kAvx512Bf16 has beyond kAvx512: products of bf16 pairs.
+// What SimdTarget::kAvx512Bf16 has beyond kAvx512: products of bf16 pairs (GEMM tiles and packing
+// in bf16_kernels.cpp, dot products in bf16_dots.cpp).
 #pragma once
 
 #include "cpu/kernels.hpp"

@@ -202,8 +202,9 @@ ForwardBlocks choose_forward(std::int64_t rows, int matrices, std::int64_t token
 bool multiplies_bf16(const Problem& p) noexcept {
   const bool forward = p.op == Op::kGateUp || p.op == Op::kDown || p.op == Op::kMlp;
   const bool backward = p.op == Op::kGateUpGrad || p.op == Op::kMlpGrad;
-  return p.x_dtype == DType::kBF16 && p.w_dtype == DType::kBF16 &&
-         (forward || (backward && p.y_dtype == DType::kBF16));
+  if (p.x_dtype != DType::kBF16) return false;
+  if (p.w_dtype == DType::kQ8_0 || p.w_dtype == DType::kQ4_0) return forward;
+  return p.w_dtype == DType::kBF16 && (forward || (backward && p.y_dtype == DType::kBF16));
 }
 
 std::int64_t max_dot_tokens(const Problem& p, SimdTarget target) noexcept {

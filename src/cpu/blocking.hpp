@@ -100,7 +100,8 @@ struct Schedule {
 };
 
 /// Whether kernels of bf16 pairs serve the problem, where a target has them: all that is multiplied
-/// is bf16 (h, dg and du are rounded to x's type before they are read).
+/// is bf16 (h, dg and du are rounded to x's type before they are read), or the integers of q8_0 and
+/// q4_0 are, with their scales behind the sum.
 [[nodiscard]] bool multiplies_bf16(const Problem& problem) noexcept;
 
 /// Forward operators of up to so many tokens are dot products.
@@ -112,7 +113,7 @@ struct Schedule {
 /// that tokens a power of two apart do not fall into the same sets of L1.
 [[nodiscard]] constexpr std::int64_t token_stride(std::int64_t width, bool pairs) noexcept {
   const std::int64_t unit = pairs ? DotKernels::kPairElems : kMaxLanes;
-  return (width + unit - 1) / unit * unit + unit;
+  return (width + unit - 1) / unit * unit + (pairs ? 2 : 1) * kMaxLanes;
 }
 
 /// Bytes of L2 that the blocks of a task may take: an eighth is left to the weights passing by.

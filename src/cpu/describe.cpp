@@ -62,7 +62,9 @@ void describe_forward(const Plan& plan, const Schedule& s, const GemmKernels& k,
   out.add("GEMM: tiles of %d weight rows by %lld tokens, or %lld by %d, in registers", k.tile_rows,
           number(width), number(strip), k.lanes);
   out.add("L1: strips of %lld weight rows by a K block, %s", number(strip),
-          s.pairs ? "as they lie: pairs of bf16 are a step" : "widened to fp32");
+          !s.pairs                   ? "widened to fp32"
+          : is_block_type(p.w_dtype) ? "their integers as pairs of bf16, scales behind them"
+                                     : "as they lie: pairs of bf16 are a step");
   out.add("L2: C, a strip and a panel of tokens within %.0f of %.0f KiB",
           kib(l2_budget_bytes(plan.device.l2_bytes)), kib(plan.device.l2_bytes));
   const auto part = [&](const char* name, const ForwardBlocks& b, std::int64_t cols, int matrices) {

@@ -68,7 +68,9 @@ std::uint32_t simd_targets() {
                       __builtin_cpu_supports("avx512vl");
   if (!avx512) return targets;
   targets |= bit(SimdTarget::kAvx512);
-  if (has_avx512_bf16()) targets |= bit(SimdTarget::kAvx512Bf16);
+  // VBMI for weights in blocks: of the CPUs with AVX-512 BF16, Cooper Lake alone lacks it.
+  if (has_avx512_bf16() && __builtin_cpu_supports("avx512vbmi"))
+    targets |= bit(SimdTarget::kAvx512Bf16);
   return targets;
 }
 

@@ -14,11 +14,20 @@ constexpr std::int64_t kMaxLines = 2 * kMaxDotRows;  // gate and up rows
 // Weights of a task that are asked for before its phase begins: half of a usual L2.
 constexpr std::int64_t kPrefetchBytes = kDotTaskBytes / 2;
 
+// Orders of columns in kernels of pairs, by the type of weights that has another than its own.
+const DotKernels::PairOrder* order_of(DType weights) {
+  static constexpr DotKernels::PairOrder kQ8_0 = pair_order(DType::kQ8_0);
+  static constexpr DotKernels::PairOrder kQ4_0 = pair_order(DType::kQ4_0);
+  if (weights == DType::kQ8_0) return &kQ8_0;
+  return weights == DType::kQ4_0 ? &kQ4_0 : nullptr;
+}
+
 // Rows of tokens in the workspace as the kernels read them: fp32, or bf16 for kernels of pairs.
 struct Tokens {
   char* data;
   DType dtype;
-  std::int64_t stride;  // elements; rows are zero from their width to here
+  std::int64_t stride;                 // elements; rows are zero from their width to here
+  const DotKernels::PairOrder* order;  // null: as they come
 
   [[nodiscard]] char* at(std::int64_t token, std::int64_t col) const {
     return data + (token * stride + col) * size_bytes(dtype);
@@ -26,16 +35,27 @@ struct Tokens {
   // Columns [col, col + n) of a token, rounded to its type.
   void put(const Engine& e, std::int64_t token, std::int64_t col, std::int64_t n,
            const float* values) const {
-    e.kernels.row.narrow[static_cast<std::size_t>(dtype)](values, n, at(token, col));
+    const auto narrow = e.kernels.row.narrow[static_cast<std::size_t>(dtype)];
+    if (order == nullptr) return narrow(values, n, at(token, col));
+    std::uint16_t narrowed[kChunk];
+    narrow(values, n, narrowed);
+    auto* const row = reinterpret_cast<std::uint16_t*>(at(token, 0));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::int64_t in_unit = (col + i) % DotKernels::kPairElems;
+      row[col + i - in_unit + (*order)[static_cast<std::size_t>(in_unit)]] = narrowed[i];
+    }
   }
 };
+static_assert(kMaxDotRows <= kChunk);
 
 Tokens tokens_at(const Engine& e, std::size_t offset, std::int64_t width) {
   const bool pairs = e.schedule.pairs;
   const Tokens out{static_cast<char*>(e.at(offset)), pairs ? DType::kBF16 : DType::kF32,
-                   token_stride(width, pairs)};
+                   token_stride(width, pairs), pairs ? order_of(e.problem.w_dtype) : nullptr};
+  // In another order the padding is spread over the last unit.
+  const std::int64_t whole = out.order != nullptr ? width - width % DotKernels::kPairElems : width;
   for (std::int64_t t = 0; t < e.problem.m; ++t) {
-    std::fill(out.at(t, width), out.at(t, out.stride), char{0});
+    std::fill(out.at(t, whole), out.at(t, out.stride), char{0});
   }
   return out;
 }
@@ -163,13 +183,14 @@ void Forward::dots(const Lines& lines, const Tokens& x, std::int64_t k, Sums& ou
   const DotKernels& kernels = e_.kernels.dot;
   const auto count = static_cast<int>(lines.count);
   const auto tokens = static_cast<int>(p_.m);
+  const auto weights = static_cast<std::size_t>(p_.w_dtype);
   if (e_.schedule.pairs) {
-    return kernels.pair_dots(lines.row.data(), count, reinterpret_cast<std::uint16_t*>(x.data),
-                             x.stride, tokens, k, out.value[0], kMaxLines);
+    return kernels.pair_dots[weights](lines.row.data(), count,
+                                      reinterpret_cast<std::uint16_t*>(x.data), x.stride, tokens, k,
+                                      out.value[0], kMaxLines);
   }
-  kernels.dots[static_cast<std::size_t>(p_.w_dtype)](lines.row.data(), count,
-                                                     reinterpret_cast<float*>(x.data), x.stride,
-                                                     tokens, k, out.value[0], kMaxLines);
+  kernels.dots[weights](lines.row.data(), count, reinterpret_cast<float*>(x.data), x.stride, tokens,
+                        k, out.value[0], kMaxLines);
 }
 
 void Forward::load(std::int64_t task) const {

@@ -106,6 +106,7 @@ struct Tiles {
 Tiles tiles_of(const Engine& e) {
   const GemmKernels& gemm = e.kernels.gemm;
   const bool pairs = e.schedule.pairs;
+  if (pairs && is_block_type(e.problem.w_dtype)) return {gemm.scaled_tile, gemm.narrow_scaled_tile};
   const auto& wide = (pairs ? gemm.pair_tile : gemm.tile)[static_cast<std::size_t>(Rows::kLines)];
   return {wide[static_cast<std::size_t>(gemm.tile_rows)],
           pairs ? gemm.narrow_pair_tile : gemm.narrow_tile};

@@ -176,7 +176,9 @@ class Multiplier {
 void widen_strip(const GemmKernels& kernels, bool pairs, DType dtype, const void* const* lines,
                  std::int64_t count, std::int64_t cols, float* out) noexcept {
   const auto rows = static_cast<int>(count);
-  if (!pairs) return kernels.widen_lines[static_cast<std::size_t>(dtype)](lines, rows, cols, out);
+  const auto type = static_cast<std::size_t>(dtype);
+  if (!pairs) return kernels.widen_lines[type](lines, rows, cols, out);
+  if (is_block_type(dtype)) return kernels.widen_block_pairs[type](lines, rows, cols, out);
   kernels.widen_lines[static_cast<std::size_t>(DType::kF32)](lines, rows, cols / 2, out);
   for (std::int64_t i = 0; cols % 2 != 0 && i < count; ++i) {
     out[i * kAStride + cols / 2] = last_pair(lines[i], cols);

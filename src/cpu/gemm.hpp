@@ -49,7 +49,8 @@ struct Scratch {
 };
 
 /// `count` lines of `cols` columns as rows of A: widened, or as pairs of bf16 (an odd last column
-/// is paired with a zero) that are copied as they lie. GemmKernels::widen_lines.
+/// is paired with a zero) that are copied as they lie. GemmKernels::widen_lines; of blocks
+/// widen_block_pairs.
 void widen_strip(const GemmKernels& kernels, bool pairs, DType dtype, const void* const* lines,
                  std::int64_t count, std::int64_t cols, float* out) noexcept;
 

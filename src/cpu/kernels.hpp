@@ -72,10 +72,20 @@ struct GemmKernels {
   /// lower half's first, and k counts pairs. Null where the target has no such instruction.
   Tiles pair_tile[2] = {};
   Tile narrow_pair_tile = nullptr;
+  /// Full tiles of kLines (tile_rows by two vectors, twice as many by one) for weights in blocks
+  /// whose integers are such pairs, as widen_block_pairs leaves them. k is whole blocks.
+  Tile scaled_tile = nullptr;
+  Tile narrow_scaled_tile = nullptr;
 
   /// out[i * kAStride + p] = lines[i][p] for i < count, p < k <= kBlockK; a null line is zeros.
   /// Writes k rounded up to lanes.
   void (*widen_lines[kDTypeCount])(const void* const* lines, int count, std::int64_t k, float* out);
+
+  /// The integers of q8_0 or q4_0 as pairs of bf16, k of them columns: out[i * kAStride + p] =
+  /// those of columns 2 p and 2 p + 1 of lines[i], and from kBlockK on the scales of the blocks.
+  /// Writes whole rows of kAStride at most.
+  void (*widen_block_pairs[kDTypeCount])(const void* const* lines, int count, std::int64_t k,
+                                         float* out) = {};
 
   /// out[k * width + i] = lines[i][k]: `count` lines, each contiguous in k, become one panel. A
   /// null line and those from count to width (a multiple of 4) are zeros. Writes k rounded up to
@@ -123,12 +133,32 @@ struct DotKernels {
   void (*dots[kDTypeCount])(const void* const* lines, int count, const float* x, std::int64_t ldx,
                             int tokens, std::int64_t k, float* out, std::int64_t ldo);
 
-  /// The same of bf16 with tokens in bf16, whose rows are zero from k to the next multiple of
-  /// kPairElems. Null where the target has no instruction for it.
-  void (*pair_dots)(const void* const* lines, int count, const std::uint16_t* x, std::int64_t ldx,
-                    int tokens, std::int64_t k, float* out, std::int64_t ldo) = nullptr;
-  static constexpr std::int64_t kPairElems = std::int64_t{2} * kMaxLanes;
+  /// The same of bf16, q8_0 or q4_0 (indexed by DType) with tokens in bf16, whose columns lie in
+  /// pair_order() of the weights, with zeros from k to the next multiple of kPairElems. Null where
+  /// the target has no instruction for it.
+  void (*pair_dots[kDTypeCount])(const void* const* lines, int count, const std::uint16_t* x,
+                                 std::int64_t ldx, int tokens, std::int64_t k, float* out,
+                                 std::int64_t ldo) = {};
+  static constexpr std::int64_t kPairElems = 128;
+  /// Where the columns of each kPairElems of a token go.
+  using PairOrder = std::array<std::uint8_t, kPairElems>;
 };
+
+/// Blocks of weights come out of their bytes in this order, as pairs for the instruction: q8_0's
+/// two blocks a step by runs of 8 (even runs, then odd ones), q4_0's four by the nibbles of words.
+[[nodiscard]] constexpr DotKernels::PairOrder pair_order(DType weights) noexcept {
+  DotKernels::PairOrder out{};
+  for (int col = 0; col < static_cast<int>(out.size()); ++col) {
+    int to = col;
+    if (weights == DType::kQ8_0) {
+      to = col / 64 * 64 + col / 8 % 2 * 32 + col / 16 % 4 * 8 + col % 8;
+    } else if (weights == DType::kQ4_0) {
+      to = (col % 2 * 2 + col / 16 % 2) * 32 + col / 32 * 8 + col % 16 / 2;
+    }
+    out[static_cast<std::size_t>(col)] = static_cast<std::uint8_t>(to);
+  }
+  return out;
+}
 
 /// Contiguous elements to fp32 (exact) and back (round to nearest even, NaN stays NaN).
 struct RowKernels {

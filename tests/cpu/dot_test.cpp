@@ -166,43 +166,55 @@ TEST_P(Dot, BitsDoNotDependOnTheRowsBeside) {
   }
 }
 
-// The tokens of `data` in bf16, which holds the integers exactly.
-std::vector<std::uint16_t> bf16_tokens(const Operands& data, std::int64_t tokens, std::int64_t k,
-                                       std::int64_t ldx) {
+constexpr DType kPairTypes[] = {DType::kBF16, DType::kQ8_0, DType::kQ4_0};
+
+// The tokens of `data` in bf16, which holds the integers exactly, in the order of the weights.
+std::vector<std::uint16_t> bf16_tokens(const Operands& data, DType weights, std::int64_t tokens,
+                                       std::int64_t k, std::int64_t ldx) {
+  const DotKernels::PairOrder order = pair_order(weights);
   std::vector<std::uint16_t> out(static_cast<std::size_t>(tokens * ldx));
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t j = 0; j < k; ++j) {
-      math::store(&out[static_cast<std::size_t>(t * ldx + j)], DType::kBF16,
+      const std::int64_t in_unit = j % DotKernels::kPairElems;
+      const std::int64_t at = t * ldx + j - in_unit + order[static_cast<std::size_t>(in_unit)];
+      math::store(&out[static_cast<std::size_t>(at)], DType::kBF16,
                   static_cast<double>(data.x[static_cast<std::size_t>(t * data.stride + j)]));
     }
   }
   return out;
 }
 
+auto pair_dots(SimdTarget target, DType weights) {
+  return dot_kernels(target).pair_dots[static_cast<std::size_t>(weights)];
+}
+
 TEST_P(Dot, PairsAreExactForAllRowsTokensAndTails) {
-  const auto dots = dot_kernels(GetParam()).pair_dots;
-  if (dots == nullptr) GTEST_SKIP() << "no products of bf16";
-  for (const int rows : {1, 2, 3, 7, 8, 9, 21}) {
-    for (int tokens = 1; tokens <= DotKernels::kMaxPairTokens; ++tokens) {
-      for (const std::int64_t k : {1, 2, 31, 32, 33, 255, 256, 257, 300, 1025, 16385}) {
-        if (k > 100 && rows != 9) continue;
-        const Operands data(DType::kBF16, rows, tokens, k, true);
-        const std::int64_t ldx = (k + 31) / DotKernels::kPairElems * DotKernels::kPairElems;
-        const auto x = bf16_tokens(data, tokens, k, ldx);
-        const std::int64_t ldo = rows + 3;
-        std::vector<float> out(static_cast<std::size_t>(ldo * tokens), -1.0F);
-        dots(data.lines.data(), rows, x.data(), ldx, tokens, k, out.data(), ldo);
-        for (std::int64_t t = 0; t < tokens; ++t) {
-          for (std::int64_t i = 0; i < ldo; ++i) {
-            double expected = i < rows ? 0 : -1;
-            for (std::int64_t j = 0; i < rows && j < k; ++j) {
-              expected +=
-                  data.weight(DType::kBF16, static_cast<std::size_t>(i), j) *
-                  static_cast<double>(data.x[static_cast<std::size_t>(t * data.stride + j)]);
+  for (const DType dtype : kPairTypes) {
+    const auto dots = pair_dots(GetParam(), dtype);
+    if (dots == nullptr) GTEST_SKIP() << "no products of bf16";
+    for (const int rows : {1, 2, 3, 7, 8, 9, 15, 16, 17, 21}) {
+      for (int tokens = 1; tokens <= DotKernels::kMaxPairTokens; ++tokens) {
+        for (std::int64_t k : {1, 2, 31, 32, 33, 65, 97, 129, 255, 256, 257, 300, 1025, 16385}) {
+          if (k > 300 && rows != 9) continue;
+          k = round_up(k, block_elems(dtype));
+          const Operands data(dtype, rows, tokens, k, true);
+          const std::int64_t ldx = round_up(k, DotKernels::kPairElems);
+          const auto x = bf16_tokens(data, dtype, tokens, k, ldx);
+          const std::int64_t ldo = rows + 3;
+          std::vector<float> out(static_cast<std::size_t>(ldo * tokens), -1.0F);
+          dots(data.lines.data(), rows, x.data(), ldx, tokens, k, out.data(), ldo);
+          for (std::int64_t t = 0; t < tokens; ++t) {
+            for (std::int64_t i = 0; i < ldo; ++i) {
+              double expected = i < rows ? 0 : -1;
+              for (std::int64_t j = 0; i < rows && j < k; ++j) {
+                expected +=
+                    data.weight(dtype, static_cast<std::size_t>(i), j) *
+                    static_cast<double>(data.x[static_cast<std::size_t>(t * data.stride + j)]);
+              }
+              ASSERT_EQ(static_cast<double>(out[static_cast<std::size_t>(t * ldo + i)]), expected)
+                  << to_string(dtype) << " rows " << rows << " tokens " << tokens << " k " << k
+                  << " at " << t << ", " << i;
             }
-            ASSERT_EQ(static_cast<double>(out[static_cast<std::size_t>(t * ldo + i)]), expected)
-                << "rows " << rows << " tokens " << tokens << " k " << k << " at " << t << ", "
-                << i;
           }
         }
       }
@@ -210,22 +222,58 @@ TEST_P(Dot, PairsAreExactForAllRowsTokensAndTails) {
   }
 }
 
+// Every byte that a block may hold in every place, with a scale of either sign.
+TEST_P(Dot, PairsOfBlocksMayHoldAnything) {
+  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
+    const auto dots = pair_dots(GetParam(), dtype);
+    if (dots == nullptr) GTEST_SKIP() << "no products of bf16";
+    const DotKernels::PairOrder order = pair_order(dtype);
+    constexpr std::int64_t kK = 5 * kBlockElems;  // a whole step, and one that is not
+    const std::int64_t block_bytes = size_bytes(dtype);
+    for (const int bits : {0x3C00, 0xB800, 0x0001, 0x83FF, 0x7BFF}) {
+      const auto scale = static_cast<std::uint16_t>(bits);
+      for (int byte = 0; byte < 256; ++byte) {
+        for (const std::int64_t col : {0, 7, 8, 15, 16, 31, 33, 63, 78, 95, 96, 127, 128, 159}) {
+          std::vector<unsigned char> row(static_cast<std::size_t>(bytes_of(dtype, kK)),
+                                         static_cast<unsigned char>(byte));
+          for (std::int64_t b = 0; b < kK / kBlockElems; ++b) {
+            std::memcpy(row.data() + b * block_bytes, &scale, sizeof(scale));
+          }
+          std::array<std::uint16_t, 2 * DotKernels::kPairElems> x{};
+          const std::int64_t in_unit = col % DotKernels::kPairElems;
+          x[static_cast<std::size_t>(col - in_unit + order[static_cast<std::size_t>(in_unit)])] =
+              std::uint16_t{0x3F80};  // 1
+          const void* const lines[1 + DotKernels::kAheadLines] = {row.data()};
+          float got = 0;
+          dots(lines, 1, x.data(), static_cast<std::int64_t>(x.size()), 1, kK, &got, 1);
+          const double expected =
+              math::load(row.data() + col / kBlockElems * block_bytes, dtype, col);
+          ASSERT_EQ(static_cast<double>(got), expected)
+              << to_string(dtype) << " scale " << scale << " byte " << byte << " column " << col;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Dot, BitsOfPairsDoNotDependOnTheRowsBeside) {
-  const auto dots = dot_kernels(GetParam()).pair_dots;
-  if (dots == nullptr) GTEST_SKIP() << "no products of bf16";
-  constexpr int kRows = 21;
-  constexpr std::int64_t kK = 5003;
-  constexpr std::int64_t kLdx = 5024;
-  for (int tokens = 1; tokens <= DotKernels::kMaxPairTokens; ++tokens) {
-    const Operands data(DType::kBF16, kRows, tokens, kK, false);
-    const auto x = bf16_tokens(data, tokens, kK, kLdx);
-    std::vector<float> together(static_cast<std::size_t>(kRows * tokens));
-    dots(data.lines.data(), kRows, x.data(), kLdx, tokens, kK, together.data(), kRows);
-    for (std::size_t i = 0; i < kRows; ++i) {
-      std::vector<float> alone(static_cast<std::size_t>(tokens));
-      dots(data.lines.data() + i, 1, x.data(), kLdx, tokens, kK, alone.data(), 1);
-      for (std::size_t t = 0; t < alone.size(); ++t) {
-        ASSERT_EQ(together[t * kRows + i], alone[t]) << "row " << i << " token " << t;
+  for (const DType dtype : kPairTypes) {
+    const auto dots = pair_dots(GetParam(), dtype);
+    if (dots == nullptr) GTEST_SKIP() << "no products of bf16";
+    constexpr int kRows = 21;
+    const std::int64_t k = is_block_type(dtype) ? 5024 : 5003;
+    const std::int64_t ldx = round_up(k, DotKernels::kPairElems);
+    for (int tokens = 1; tokens <= DotKernels::kMaxPairTokens; ++tokens) {
+      const Operands data(dtype, kRows, tokens, k, false);
+      const auto x = bf16_tokens(data, dtype, tokens, k, ldx);
+      std::vector<float> together(static_cast<std::size_t>(kRows * tokens));
+      dots(data.lines.data(), kRows, x.data(), ldx, tokens, k, together.data(), kRows);
+      for (std::size_t i = 0; i < kRows; ++i) {
+        std::vector<float> alone(static_cast<std::size_t>(tokens));
+        dots(data.lines.data() + i, 1, x.data(), ldx, tokens, k, alone.data(), 1);
+        for (std::size_t t = 0; t < alone.size(); ++t) {
+          ASSERT_EQ(together[t * kRows + i], alone[t]) << "row " << i << " token " << t;
+        }
       }
     }
   }
@@ -233,7 +281,7 @@ TEST_P(Dot, BitsOfPairsDoNotDependOnTheRowsBeside) {
 
 // What docs/numerics.md says of them: odd elements first, one rounding each, no subnormals.
 TEST_P(Dot, PairsRoundAfterEachProduct) {
-  const auto dots = dot_kernels(GetParam()).pair_dots;
+  const auto dots = pair_dots(GetParam(), DType::kBF16);
   if (dots == nullptr) GTEST_SKIP() << "no products of bf16";
   const auto sum = [&](std::vector<float> w, std::vector<float> x) {
     std::array<std::uint16_t, 64> w16{};

@@ -66,6 +66,9 @@ TEST_P(Engine, MatchesTheOracleForEveryMAndType) {
     for (const char* dtype : {"bf16", "fp16", "fp32"}) {
       verify(std::to_string(m) + "x37x29:mlp:" + dtype);
     }
+    for (const char* dtype : {"q8_0", "q4_0", "q4_1"}) {
+      verify(std::to_string(m) + "x160x96:mlp:" + dtype);
+    }
   }
 }
 
@@ -93,6 +96,7 @@ TEST_P(Engine, ExactOnIntegers) {
   for (const char* text :
        {"6x300x90:mlp:bf16:identity:fill=integers", "70x300x90:mlp:bf16:identity:fill=integers",
         "70x90x300:gate_up:fp16:identity:fill=integers:interleaved1",
+        "6x608x96:mlp:q8_0:identity:fill=integers", "70x608x96:mlp:q4_0:identity:fill=integers",
         "70x90x300:mlp_grad:fp32:identity:fill=integers",
         "70x90x300:mlp_grad:bf16:identity:fill=integers:recompute:accumulate"}) {
     verify(text);
@@ -101,6 +105,7 @@ TEST_P(Engine, ExactOnIntegers) {
 
 TEST_P(Engine, SpecialValuesPropagate) {
   for (const char* text : {"4x80x60:mlp:bf16:fill=special", "40x80x60:mlp:bf16:fill=special",
+                           "4x96x64:mlp:q8_0:fill=special", "40x96x64:mlp:q4_0:fill=special",
                            "40x80x60:gate_mul:fp16:clamped_swiglu:fill=special",
                            "40x80x60:gate_mul_grad:bf16:gelu_erf:fill=special",
                            "40x80x60:gate_up_grad:fp32:gelu_tanh:fill=special"}) {
@@ -136,10 +141,16 @@ TEST_P(Engine, LongSums) {
   verify("45x1301x1103:mlp:bf16");
   verify("16x5001x2101:mlp:fp32");
   verify("531x301x1103:mlp_grad:bf16:recompute");
+  verify("1x16480x32:mlp:q8_0");
+  verify("3x9088x32:mlp:q4_0");
+  verify("16x5024x2112:mlp:q8_0");
+  verify("45x1312x1120:mlp:q4_0");
 }
 
 TEST_P(Engine, SameBitsForAnyNumberOfThreads) {
-  for (const std::string& text : full_cases()) {
+  std::vector<std::string> texts = full_cases();
+  texts.insert(texts.end(), {"5x160x608:mlp:q4_0", "40x608x160:mlp:q8_0"});
+  for (const std::string& text : texts) {
     const harness::Case c = parse(text);
     if (!offers(c, GetParam())) continue;
     const auto expected = bits_of(c, GetParam(), 1);

@@ -116,6 +116,15 @@ TEST(SimdVariant, OffersProductsOfBf16WhereTheyAre) {
     EXPECT_STREQ(plan(typed(op, kB, kB, kS), device)->config.name, "cpu.simd.avx512");
   }
   EXPECT_STREQ(plan(typed(Op::kGateMul, kB, kB, kB), device)->config.name, "cpu.simd.avx512");
+  for (const DType blocks : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
+    Problem p = typed(Op::kMlp, kB, blocks, kB);
+    p.d = p.h = 64;
+    for (const std::int64_t m : {1, 17}) {
+      p.m = m;
+      EXPECT_STREQ(plan(p, device)->config.name,
+                   blocks == DType::kQ4_1 ? "cpu.simd.avx512" : "cpu.simd.avx512_bf16");
+    }
+  }
 }
 
 // The cache model says what it chose: paths, tasks that cover the problem, bytes.

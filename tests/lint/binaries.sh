@@ -39,7 +39,7 @@ case $rule in
       /^[0-9a-f]+ <.*>:$/ { name = $0 }
       /%[yz]mm|%k[0-7]/ && !seen[object name]++ { print object, name }' | nonempty)
     # What an object of kernels shares with others (inline functions of the standard library) must not be wide either.
-    kernels='sluice::cpu::N_AVX[23]::|^bf16_kernels.* <(\w+ )*sluice::cpu::(\(anonymous namespace\)|with_pairs)'
+    kernels='sluice::cpu::N_AVX[23]::|^bf16_(dots|kernels).* <(\w+ )*sluice::cpu::(\(anonymous namespace\)|with_pairs)'
     if grep -vE "$kernels" <<< "$wide"; then
       echo "baseline: these need more than x86-64" >&2
       exit 1

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dot products of a few tokens in bf16 with AVX-512 BF16: weights in bf16, or in blocks whose
+// integers bf16 holds exactly.
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/bf16_kernels.hpp"
+#include "cpu/next_rows.hpp"
+
+// After everything that may be inlined from the standard library.
+#include "cpu/bf16_blocks-inl.hpp"
+#include "cpu/bf16_pairs-inl.hpp"
+
+HWY_PUSH_ATTRIBUTES(SLUICE_AVX512_BF16)
+namespace sluice::cpu {
+namespace {
+
+constexpr std::int64_t kElemBytes = 2;
+constexpr int kMaxTokens = static_cast<int>(DotKernels::kMaxPairTokens);
+
+// The first n < kPairLanes elements, and zeros; touches no byte behind them.
+inline __m512i load_n(const void* p, std::int64_t n) {
+  return _mm512_maskz_loadu_epi16((__mmask32{1} << n) - 1, p);
+}
+
+// Rows whose sums are reduced together, with those of two tokens: 16 vectors become one. Of one
+// token there are twice as many rows.
+constexpr int kRowBlock = 8;
+constexpr int kMostRows = 2 * kRowBlock;
+// Sums of a group of rows by lanes, to which further pieces of K are added: [token][row].
+using Sums = float (*)[kLanes];
+
+// Lane i of the result is the sum of v[i]'s lanes, each summed in the same order.
+inline __m512 reduce(const float (*v)[kLanes]) {
+  __m512 four[4];
+  for (std::int64_t i = 0; i < 4; ++i) {
+    __m512d two[2];
+    for (std::int64_t j = 0; j < 2; ++j) {
+      const __m512 a = _mm512_loadu_ps(v[4 * i + 2 * j]);
+      const __m512 b = _mm512_loadu_ps(v[4 * i + 2 * j + 1]);
+      two[j] = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+    }
+    four[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(two[0], two[1])),
+                            _mm512_castpd_ps(_mm512_unpackhi_pd(two[0], two[1])));
+  }
+  // Now every 128-bit block of four[i] has a part of v[4 i] to v[4 i + 3].
+  constexpr int kEven = 0x88;
+  constexpr int kOdd = 0xDD;
+  __m512 half[2];
+  for (std::int64_t i = 0; i < 2; ++i) {
+    half[i] = _mm512_add_ps(_mm512_shuffle_f32x4(four[2 * i], four[2 * i + 1], kEven),
+                            _mm512_shuffle_f32x4(four[2 * i], four[2 * i + 1], kOdd));
+  }
+  return _mm512_add_ps(_mm512_shuffle_f32x4(half[0], half[1], kEven),
+                       _mm512_shuffle_f32x4(half[0], half[1], kOdd));
+}
+
+// A piece [begin, end) of K of a group of rows, and of the tokens x[t * ldx + k].
+struct Piece {
+  const void* const* lines;
+  const void* const* ahead;  // rows whose same piece is prefetched
+  const std::uint16_t* x;
+  std::int64_t ldx;
+  std::int64_t begin;
+  std::int64_t end;
+  // Passes over the same rows share the prefetching evenly: that of this one begins here, and goes
+  // on by so many bytes at a step.
+  std::int64_t ahead_begin;
+  std::int64_t ahead_step;
+};
+
+// partial[t * kRowBlock + row + i] = (begin > 0 ? that : 0) + lines[row + i] · x[t] over the piece,
+// lane by lane.
+template <int kRows, int kTokens>
+void dot_tile(const Piece& p, int row, Sums partial) {
+  const void* line[kRows];
+  const void* ahead[kRows];
+  __m512 sum[kRows][kTokens];
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+    line[i] = p.lines[row + i];
+    ahead[i] = behind(p.ahead[row + i], p.ahead_begin * kElemBytes);
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      sum[i][t] =
+          p.begin > 0 ? _mm512_loadu_ps(partial[t * kRowBlock + row + i]) : _mm512_setzero_ps();
+    }
+  }
+  std::int64_t ahead_bytes = 0;
+  for (std::int64_t k = p.begin; k < p.end; k += kPairLanes) {
+    __m512i w[kRows];
+    if (k + kPairLanes <= p.end) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        __builtin_prefetch(behind(ahead[i], ahead_bytes));
+        w[i] = load(behind(line[i], k * kElemBytes));
+      }
+      ahead_bytes += p.ahead_step;
+    } else {
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) w[i] = load_n(behind(line[i], k * kElemBytes), p.end - k);
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      const __m512i token = load(p.x + t * p.ldx + k);
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) sum[i][t] = add_pairs(sum[i][t], w[i], token);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) _mm512_storeu_ps(partial[t * kRowBlock + row + i], sum[i][t]);
+  }
+}
+
+// The same for one row, so that a thread reads one long stream of memory. The k of a step are
+// spread over chains of sums, up to sixteen with those of the tokens.
+template <int kTokens>
+void dot_row(const Piece& p, int row, Sums partial) {
+  constexpr int kChains = kTokens <= 2 ? 8 : (kTokens <= 4 ? 4 : 2);
+  constexpr std::int64_t kStep = kChains * kPairLanes;
+  const void* const line = p.lines[row];
+  const void* const ahead = p.ahead[row];
+  __m512 sum[kTokens][kChains];
+#pragma GCC unroll 8
+  for (int t = 0; t < kTokens; ++t) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kChains; ++c) sum[t][c] = _mm512_setzero_ps();
+  }
+  std::int64_t k = p.begin;
+  for (; k + kStep <= p.end; k += kStep) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kChains; ++c) {
+      const std::int64_t at = k + c * kPairLanes;
+      __builtin_prefetch(behind(ahead, at * kElemBytes));
+      const __m512i w = load(behind(line, at * kElemBytes));
+#pragma GCC unroll 8
+      for (int t = 0; t < kTokens; ++t) {
+        sum[t][c] = add_pairs(sum[t][c], w, load(p.x + t * p.ldx + at));
+      }
+    }
+  }
+  for (; k < p.end; k += kPairLanes) {
+    const std::int64_t left = p.end - k;
+    const void* const at = behind(line, k * kElemBytes);
+    const __m512i w = left >= kPairLanes ? load(at) : load_n(at, left);
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      sum[t][0] = add_pairs(sum[t][0], w, load(p.x + t * p.ldx + k));
+    }
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < kTokens; ++t) {
+#pragma GCC unroll 3
+    for (int half = kChains / 2; half > 0; half /= 2) {
+#pragma GCC unroll 4
+      for (int c = 0; c < half; ++c) sum[t][c] = _mm512_add_ps(sum[t][c], sum[t][c + half]);
+    }
+    float* const to = partial[t * kRowBlock + row];
+    _mm512_storeu_ps(to, p.begin > 0 ? _mm512_add_ps(_mm512_loadu_ps(to), sum[t][0]) : sum[t][0]);
+  }
+}
+
+// The same of weights in blocks, for any number of tokens of a pass.
+template <class Steps, int kTokens>
+void dot_block_row(const Steps& steps, const Piece& p, int row, Sums partial) {
+  constexpr std::int64_t kStepBytes = bytes_of(Steps::kDType, Steps::kCols);
+  const auto* at = static_cast<const char*>(behind(p.lines[row], bytes_of(Steps::kDType, p.begin)));
+  const void* ahead = behind(p.ahead[row], bytes_of(Steps::kDType, p.begin));
+  const std::uint16_t* x = p.x + p.begin;
+  __m512 sum[kTokens];
+#pragma GCC unroll 8
+  for (int t = 0; t < kTokens; ++t) sum[t] = _mm512_setzero_ps();
+  __m512i w[Steps::kVecs];
+  __m512 scale;
+  const auto add = [&] {
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      __m512 step = _mm512_setzero_ps();
+#pragma GCC unroll 4
+      for (int v = 0; v < Steps::kVecs; ++v) {
+        step = add_pairs(step, w[v], load(x + t * p.ldx + v * kPairLanes));
+      }
+      sum[t] = _mm512_fmadd_ps(step, scale, sum[t]);
+    }
+  };
+  std::int64_t k = p.begin;
+  for (; k + Steps::kCols <= p.end; k += Steps::kCols) {
+    // Steps are a little longer than a line: either may be the one that no other step asks for.
+    __builtin_prefetch(ahead);
+    __builtin_prefetch(behind(ahead, 64));
+    steps.load_step(at, w, scale);
+    add();
+    at += kStepBytes;
+    ahead = behind(ahead, kStepBytes);
+    x += Steps::kCols;
+  }
+  if (k < p.end) {
+    steps.load_last(at, static_cast<int>((p.end - k) / kBlockElems), w, scale);
+    add();
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < kTokens; ++t) {
+    float* const to = partial[t * kRowBlock + row];
+    _mm512_storeu_ps(to, p.begin > 0 ? _mm512_add_ps(_mm512_loadu_ps(to), sum[t]) : sum[t]);
+  }
+}
+
+// One piece for a group of rows; a row's sum does not depend on the others.
+template <int kTokens>
+void dot_rows(const Piece& p, int rows, Sums partial) {
+  // Of 32 registers up to 24 for the sums; sixteen keep both multipliers busy on Zen 5.
+  constexpr int kRows = kTokens <= 6 ? 4 : 3;
+  int i = 0;
+  for (; i + kRows <= rows; i += kRows) dot_tile<kRows, kTokens>(p, i, partial);
+  for (; i + 2 <= rows; i += 2) dot_tile<2, kTokens>(p, i, partial);
+  for (; i < rows; ++i) dot_tile<1, kTokens>(p, i, partial);
+}
+
+template <int kTokens>
+void stream_rows(const Piece& p, int rows, Sums partial) {
+  for (int i = 0; i < rows; ++i) dot_row<kTokens>(p, i, partial);
+}
+
+template <class Steps, int kTokens>
+void block_rows(const Piece& p, int rows, Sums partial) {
+  const Steps steps;
+  for (int i = 0; i < rows; ++i) dot_block_row<Steps, kTokens>(steps, p, i, partial);
+}
+
+using DotRows = void (*)(const Piece&, int rows, Sums partial);
+constexpr int kPassTokens = 8;
+
+// How `dots` reads weights of one type: rows by tokens of a pass.
+struct Bf16Weights {
+  static constexpr DType kDType = DType::kBF16;
+  static constexpr std::int64_t kUnit = kPairLanes;  // of columns: pieces are whole ones
+  // Up to so many tokens a thread waits for memory, not for sums: rows are read one by one.
+  static constexpr int kStreamTokens = 4;
+  // So far ahead of its use memory is asked for then, where a row is no longer than that.
+  static constexpr std::int64_t kAheadBytes = 4096;
+  static constexpr DotRows kStreamRows[kPassTokens] = {stream_rows<1>, stream_rows<2>,
+                                                       stream_rows<3>, stream_rows<4>};
+  static constexpr DotRows kTileRows[kPassTokens] = {
+      nullptr, nullptr, nullptr, dot_rows<4>, dot_rows<5>, dot_rows<6>, dot_rows<7>, dot_rows<8>};
+};
+
+// Unpacking a weight costs more than multiplying it, so one row meets all tokens of a pass.
+template <class Steps>
+struct BlockWeights {
+  static constexpr DType kDType = Steps::kDType;
+  static constexpr std::int64_t kUnit = DotKernels::kPairElems;
+  static constexpr int kStreamTokens = kMaxTokens;
+  static constexpr std::int64_t kAheadBytes = 8192;
+  static constexpr DotRows kStreamRows[kPassTokens] = {
+      block_rows<Steps, 1>, block_rows<Steps, 2>, block_rows<Steps, 3>, block_rows<Steps, 4>,
+      block_rows<Steps, 5>, block_rows<Steps, 6>, block_rows<Steps, 7>, block_rows<Steps, 8>};
+  static constexpr DotRows kTileRows[kPassTokens] = {};
+};
+
+// What is prefetched beside the piece [begin, end) of K of a group of rows: the piece that follows
+// it for the thread. A stream's is the next row's, or that of a row kAheadBytes on; else the rows
+// go on with their own next piece. After the last piece comes the next group's first.
+template <class Weights>
+void lines_ahead(const void* const* lines, int rows, bool stream, std::int64_t begin,
+                 std::int64_t end, std::int64_t k, const void** ahead) {
+  const std::int64_t piece_bytes = bytes_of(Weights::kDType, end - begin);
+  if (stream && end - begin == k) {
+    const auto distance = static_cast<int>(
+        std::clamp<std::int64_t>(Weights::kAheadBytes / piece_bytes, 1, DotKernels::kAheadLines));
+    std::copy_n(lines + distance, rows, ahead);
+    return;
+  }
+  for (int i = 0; i < rows; ++i) {
+    if (stream && i + 1 < rows) {
+      ahead[i] = lines[i + 1];
+    } else if (end < k) {
+      ahead[i] = behind(lines[stream ? 0 : i], piece_bytes);
+    } else {
+      ahead[i] = behind(lines[stream ? rows : rows + i], -bytes_of(Weights::kDType, begin));
+    }
+  }
+}
+
+// Of L1 for the pieces of all tokens.
+constexpr std::int64_t kTokensBytes = 32768;
+
+template <class Weights>
+void dots(const void* const* lines, int count, const std::uint16_t* x, std::int64_t ldx, int tokens,
+          std::int64_t k, float* out, std::int64_t ldo) {
+  const std::int64_t block = kTokensBytes / kElemBytes / tokens / Weights::kUnit * Weights::kUnit;
+  const int passes = (tokens + kPassTokens - 1) / kPassTokens;
+  const bool stream = tokens <= Weights::kStreamTokens;
+  // Sums of what no row or token is stay zero.
+  // Sums of what no row or token is stay finite, and are not stored.
+  alignas(64) float partial[kMaxTokens * kRowBlock][kLanes] = {};
+  const int group = tokens == 1 ? kMostRows : kRowBlock;
+  for (int first = 0; first < count; first += group) {
+    const int rows = std::min(group, count - first);
+    for (std::int64_t begin = 0; begin < k; begin += block) {
+      const std::int64_t end = std::min(begin + block, k);
+      const void* ahead[kMostRows];
+      lines_ahead<Weights>(lines + first, rows, stream, begin, end, k, ahead);
+      for (int pass = 0, t = 0; pass < passes; ++pass) {
+        const int some = (tokens - t) / (passes - pass);
+        const Piece piece{.lines = lines + first,
+                          .ahead = ahead,
+                          .x = x + t * ldx,
+                          .ldx = ldx,
+                          .begin = begin,
+                          .end = end,
+                          .ahead_begin = begin + pass * (end - begin) / passes,
+                          .ahead_step = kPairLanes * kElemBytes / passes};
+        (stream ? Weights::kStreamRows : Weights::kTileRows)[some - 1](piece, rows,
+                                                                       partial + t * kRowBlock);
+        t += some;
+      }
+    }
+    const auto mask = static_cast<__mmask16>((1U << static_cast<unsigned>(rows)) - 1);
+    if (tokens == 1) _mm512_mask_storeu_ps(out + first, mask, reduce(partial));
+    for (int t = 0; tokens > 1 && t < tokens; t += 2) {
+      const __m512 sums = reduce(partial + t * kRowBlock);
+      float* const to = out + t * ldo + first;
+      _mm512_mask_storeu_ps(to, mask, sums);
+      if (t + 1 == tokens) break;
+      _mm512_mask_storeu_ps(to + ldo, mask, _mm512_shuffle_f32x4(sums, sums, 0xEE));
+    }
+  }
+}
+
+}  // namespace
+
+DotKernels with_pairs(DotKernels kernels) noexcept {
+  kernels.pair_dots[static_cast<std::size_t>(DType::kBF16)] = dots<Bf16Weights>;
+  kernels.pair_dots[static_cast<std::size_t>(DType::kQ8_0)] = dots<BlockWeights<Q8_0Steps>>;
+  kernels.pair_dots[static_cast<std::size_t>(DType::kQ4_0)] = dots<BlockWeights<Q4_0Steps>>;
+  return kernels;
+}
+
+}  // namespace sluice::cpu
+HWY_POP_ATTRIBUTES
