@@ -162,6 +162,21 @@ void dot_row(const Piece& p, int row, Sums partial) {
   }
 }
 
+// sum[t] += scale times a step's weights by token t.
+template <class Steps, int kTokens>
+HWY_INLINE void add_step(const __m512i (&w)[Steps::kVecs], __m512 scale, const std::uint16_t* x,
+                         std::int64_t ldx, __m512 (&sum)[kTokens]) {
+#pragma GCC unroll 8
+  for (int t = 0; t < kTokens; ++t) {
+    __m512 step = _mm512_setzero_ps();
+#pragma GCC unroll 4
+    for (int v = 0; v < Steps::kVecs; ++v) {
+      step = add_pairs(step, w[v], load(x + t * ldx + v * kPairLanes));
+    }
+    sum[t] = _mm512_fmadd_ps(step, scale, sum[t]);
+  }
+}
+
 // The same of weights in blocks, for any number of tokens of a pass.
 template <class Steps, int kTokens>
 void dot_block_row(const Steps& steps, const Piece& p, int row, Sums partial) {
@@ -174,31 +189,20 @@ void dot_block_row(const Steps& steps, const Piece& p, int row, Sums partial) {
   for (int t = 0; t < kTokens; ++t) sum[t] = _mm512_setzero_ps();
   __m512i w[Steps::kVecs];
   __m512 scale;
-  const auto add = [&] {
-#pragma GCC unroll 8
-    for (int t = 0; t < kTokens; ++t) {
-      __m512 step = _mm512_setzero_ps();
-#pragma GCC unroll 4
-      for (int v = 0; v < Steps::kVecs; ++v) {
-        step = add_pairs(step, w[v], load(x + t * p.ldx + v * kPairLanes));
-      }
-      sum[t] = _mm512_fmadd_ps(step, scale, sum[t]);
-    }
-  };
   std::int64_t k = p.begin;
   for (; k + Steps::kCols <= p.end; k += Steps::kCols) {
     // Steps are a little longer than a line: either may be the one that no other step asks for.
     __builtin_prefetch(ahead);
     __builtin_prefetch(behind(ahead, 64));
     steps.load_step(at, w, scale);
-    add();
+    add_step<Steps>(w, scale, x, p.ldx, sum);
     at += kStepBytes;
     ahead = behind(ahead, kStepBytes);
     x += Steps::kCols;
   }
   if (k < p.end) {
     steps.load_last(at, static_cast<int>((p.end - k) / kBlockElems), w, scale);
-    add();
+    add_step<Steps>(w, scale, x, p.ldx, sum);
   }
 #pragma GCC unroll 8
   for (int t = 0; t < kTokens; ++t) {
@@ -292,7 +296,6 @@ void dots(const void* const* lines, int count, const std::uint16_t* x, std::int6
   const std::int64_t block = kTokensBytes / kElemBytes / tokens / Weights::kUnit * Weights::kUnit;
   const int passes = (tokens + kPassTokens - 1) / kPassTokens;
   const bool stream = tokens <= Weights::kStreamTokens;
-  // Sums of what no row or token is stay zero.
   // Sums of what no row or token is stay finite, and are not stored.
   alignas(64) float partial[kMaxTokens * kRowBlock][kLanes] = {};
   const int group = tokens == 1 ? kMostRows : kRowBlock;
@@ -312,15 +315,15 @@ void dots(const void* const* lines, int count, const std::uint16_t* x, std::int6
                           .end = end,
                           .ahead_begin = begin + pass * (end - begin) / passes,
                           .ahead_step = kPairLanes * kElemBytes / passes};
-        (stream ? Weights::kStreamRows : Weights::kTileRows)[some - 1](piece, rows,
-                                                                       partial + t * kRowBlock);
+        (stream ? Weights::kStreamRows : Weights::kTileRows)[some - 1](
+            piece, rows, partial + std::int64_t{t} * kRowBlock);
         t += some;
       }
     }
     const auto mask = static_cast<__mmask16>((1U << static_cast<unsigned>(rows)) - 1);
     if (tokens == 1) _mm512_mask_storeu_ps(out + first, mask, reduce(partial));
     for (int t = 0; tokens > 1 && t < tokens; t += 2) {
-      const __m512 sums = reduce(partial + t * kRowBlock);
+      const __m512 sums = reduce(partial + std::int64_t{t} * kRowBlock);
       float* const to = out + t * ldo + first;
       _mm512_mask_storeu_ps(to, mask, sums);
       if (t + 1 == tokens) break;

@@ -113,7 +113,7 @@ struct Schedule {
 /// that tokens a power of two apart do not fall into the same sets of L1.
 [[nodiscard]] constexpr std::int64_t token_stride(std::int64_t width, bool pairs) noexcept {
   const std::int64_t unit = pairs ? DotKernels::kPairElems : kMaxLanes;
-  return (width + unit - 1) / unit * unit + (pairs ? 2 : 1) * kMaxLanes;
+  return (width + unit - 1) / unit * unit + (pairs ? std::int64_t{2} : 1) * kMaxLanes;
 }
 
 /// Bytes of L2 that the blocks of a task may take: an eighth is left to the weights passing by.

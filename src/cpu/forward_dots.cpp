@@ -16,10 +16,10 @@ constexpr std::int64_t kPrefetchBytes = kDotTaskBytes / 2;
 
 // Orders of columns in kernels of pairs, by the type of weights that has another than its own.
 const DotKernels::PairOrder* order_of(DType weights) {
-  static constexpr DotKernels::PairOrder kQ8_0 = pair_order(DType::kQ8_0);
-  static constexpr DotKernels::PairOrder kQ4_0 = pair_order(DType::kQ4_0);
-  if (weights == DType::kQ8_0) return &kQ8_0;
-  return weights == DType::kQ4_0 ? &kQ4_0 : nullptr;
+  static constexpr DotKernels::PairOrder kOfBytes = pair_order(DType::kQ8_0);
+  static constexpr DotKernels::PairOrder kOfNibbles = pair_order(DType::kQ4_0);
+  if (weights == DType::kQ8_0) return &kOfBytes;
+  return weights == DType::kQ4_0 ? &kOfNibbles : nullptr;
 }
 
 // Rows of tokens in the workspace as the kernels read them: fp32, or bf16 for kernels of pairs.
