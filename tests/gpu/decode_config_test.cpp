@@ -328,6 +328,36 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
   }
 }
 
+// However many tilings its launches have: a pair can be forced and measured for each.
+TEST(CudaSm90Decode, TheChainOffersEveryTilingOfBothLaunches) {
+  for (const std::string shape : {"9x576x1536", "9x1152x6912", "16x2048x8192", "64x2048x2048"}) {
+    std::set<std::string> firsts;
+    std::set<std::string> seconds;
+    std::set<std::string> pairs;
+    for (const std::string& name :
+         config_names("cuda.sm90_decode_chain", problem_of(shape + ":mlp"), h200())) {
+      EXPECT_TRUE(pairs.insert(name).second) << name;
+      const std::string both = name.substr(name.rfind('.') + 1);
+      const std::size_t plus = both.find('+');
+      firsts.insert(both.substr(0, plus));
+      // "+r64k256s3x2": of as many tokens as the first.
+      std::string second = plus == std::string::npos ? both : both.substr(plus + 1);
+      if (second[0] == 'r') second.insert(0, both.substr(0, both.find('r')));
+      seconds.insert(second);
+    }
+    const auto tilings_of = [&](const std::string& op) {
+      std::set<std::string> tilings;
+      for (const std::string& name :
+           config_names("cuda.sm90_decode", problem_of(shape + ":" + op), h200())) {
+        tilings.insert(name.substr(name.rfind('.') + 1));
+      }
+      return tilings;
+    };
+    EXPECT_EQ(firsts, tilings_of("gate_up")) << shape;
+    EXPECT_EQ(seconds, tilings_of("down")) << shape;
+  }
+}
+
 TEST(CudaSm90Decode, OneLaunchNeedsAGridBarrier) {
   Device device = h200();
   device.cooperative_launch = false;

@@ -329,7 +329,7 @@ Reason sm90_decode_chain_supports(const Problem& p, const Device& device) noexce
 }
 
 // "sm90.decode.down.b32r64k128s9x2": tokens, weight rows and columns of a stage, stages, and how
-// many CTAs divide K of down.
+// many CTAs divide K.
 std::size_t sm90_decode_configs(const Problem& p, const Device& device,
                                 std::span<Config> out) noexcept {
   std::array<DecodeTiling, detail::kMaxConfigs> tilings;
@@ -341,18 +341,32 @@ std::size_t sm90_decode_configs(const Problem& p, const Device& device,
   return count;
 }
 
-// The tilings of gate_up, each with the best of down.
+// Of both lists the best first: every tiling with the best of the other launch, then the other
+// pairs, those of good tilings before those of bad ones, as many as there is room for.
 std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
                                       std::span<Config> out) noexcept {
   std::array<DecodeTiling, detail::kMaxConfigs> gate_up;
   std::array<DecodeTiling, detail::kMaxConfigs> down;
   const std::size_t firsts = sm90::decode_ranked(shape_of(p, device, true, false), gate_up);
-  const std::size_t seconds = std::min(sm90::decode_ranked(shape_of(p, device, false, true), down),
-                                       detail::kMaxConfigs / std::max(firsts, std::size_t{1}));
-  for (std::size_t i = 0; i < std::min(firsts * seconds, out.size()); ++i) {
-    out[i] = make_config("decode_chain", p, {gate_up[i / seconds], down[i % seconds]});
+  const std::size_t seconds = sm90::decode_ranked(shape_of(p, device, false, true), down);
+  std::size_t count = 0;
+  const auto offer = [&](std::size_t first, std::size_t second) {
+    if (first >= firsts || second >= seconds || count == detail::kMaxConfigs) return;
+    if (count < out.size()) {
+      out[count] = make_config("decode_chain", p, {gate_up[first], down[second]});
+    }
+    ++count;
+  };
+  const std::size_t longest = std::max(firsts, seconds);
+  offer(0, 0);
+  for (std::size_t i = 1; i < longest; ++i) {
+    offer(i, 0);
+    offer(0, i);
   }
-  return firsts * seconds;
+  for (std::size_t sum = 2; sum < firsts + seconds; ++sum) {
+    for (std::size_t i = 1; i < sum; ++i) offer(i, sum - i);
+  }
+  return count;
 }
 
 std::size_t sm90_decode_payload_bytes(const Plan& plan) noexcept {

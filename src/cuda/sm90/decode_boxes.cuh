@@ -115,7 +115,8 @@ __device__ __forceinline__ void multiply_boxes(const DecodeSmem<Cfg>& smem, int 
   for (int span = 0; span < Cfg::kSpans; ++span) {
 #pragma unroll
     for (int step = 0; step < kSpanColumns / 16; ++step) {
-      Mma::mma(d, a + span * kWeightSpan + step * 2, b + span * kTokenSpan + step * 2, false);
+      Mma::mma(d, ptx::further(a, span * kWeightSpan + step * 2),
+               ptx::further(b, span * kTokenSpan + step * 2), false);
     }
   }
   ptx::wgmma_commit();

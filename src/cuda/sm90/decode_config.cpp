@@ -64,7 +64,7 @@ double stream_us(const DecodeTiling& t, double rows, double slots, double column
 
 // Rows of the largest share of `total` rows (of gate_up: pairs).
 double largest_share(const DecodeTiling& t, bool down, std::int64_t total, int sm_count) {
-  const double groups = decode_ctas(t, down, total, sm_count) / t.split;
+  const int groups = decode_ctas(t, down, total, sm_count) / t.split;
   const double units = units_of(static_cast<int>(total), t.boxes, !down);
   return ceil_div(units, groups) * unit_size(t.boxes, !down) * (down ? 1 : 2);
 }
