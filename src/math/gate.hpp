@@ -27,8 +27,8 @@ struct ActValue {
 /// 1 / (1 + exp(-slope·v)). Absolute error below 2 ulp of 1; exp overflows to infinity and the
 /// result to 0. On the device float takes the approximate exponential and reciprocal, 2 + 1 ulp,
 /// flushing subnormals: exp below 2^-126 is lost in 1 + exp anyway, the result becomes 0. The forms
-/// that keep subnormals (__expf, __fdividef) are six instructions longer. A slope that is the same
-/// for many v costs nothing: it meets log2(e) outside their loop.
+/// that keep subnormals (__expf, __fdividef) are six instructions longer. NOTE: slope by log2(e)
+/// first would save one, and overflow for a large slope where slope·v does not.
 template <class T>
 SLUICE_HOST_DEVICE T sigmoid(T v, T slope = T(1)) {
 #if defined(__CUDA_ARCH__)
@@ -36,7 +36,7 @@ SLUICE_HOST_DEVICE T sigmoid(T v, T slope = T(1)) {
     constexpr float kMinusLog2E = -1.44269504F;
     float e = 0;
     float s = 0;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v * (slope * kMinusLog2E)));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v * slope * kMinusLog2E));
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0F + e));
     return s;
   }

@@ -8,8 +8,8 @@
 //   warpgroup 2     producer: one thread issues every TMA load  40 registers (gate_up_grad: 240,
 //   24)
 // schedules
-//   pingpong     a consumer owns a whole 128 x N tile; one multiplies while the other gates and
-//   stores cooperative  both consumers share a 128 x N tile, 64 rows each
+//   pingpong     a consumer owns a whole 128 x N tile; one multiplies while the other gates, stores
+//   cooperative  both consumers share a 128 x N tile, 64 rows each
 // shared memory
 //   stages x { A: 128 x 64, B: N x 64; transposed 64 x 128, 64 x N } elements, 128-byte swizzle |
 //   out tile; of gate_up_grad four slots of 64 x 64 { g, then dg, then h; u, then du } | mbarriers
@@ -41,7 +41,7 @@
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm90/epilogue.cuh"
 #include "cuda/sm90/gemm_params.hpp"
-#include "cuda/tile/grid_barrier.cuh"
+#include "cuda/sm90/step.cuh"
 #include "cuda/tile/ring.cuh"
 
 namespace sluice::cuda::sm90 {
@@ -92,10 +92,8 @@ struct Smem {
   __device__ std::uint64_t& inputs(int slot) const { return full(2 * Cfg::kStages + slot); }
 };
 
-// threadIdx.x / 128, which the compiler then knows to be the same in all threads of a warp: what
-// follows from it (the stage, descriptors) goes to uniform registers.
 __device__ __forceinline__ int warpgroup_index() {
-  return __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
+  return ptx::warp_uniform(static_cast<int>(threadIdx.x) / 128);
 }
 
 template <class Cfg>
@@ -182,46 +180,6 @@ template <class Cfg>
 __device__ __forceinline__ int first_row(Tile tile, int rank) {
   return (tile.m * Cfg::kCluster + rank) * kTileM;
 }
-
-// A launch takes one of these; a kernel family of a translation unit has its own. Two launches on
-// one word at the same time would only disturb each other's step.
-static __device__ BarrierWord step_words[kStepWords];
-
-// Keeps the CTAs of a grid in step: they read the same rows and columns at about the same k, and
-// where a wave reads more than L2 holds, one that has run ahead finds nothing there that others
-// left, nor leaves anything. A hint, on which nothing depends but time: no data passes, and who has
-// waited for kPatienceNs (CTAs that are not resident, because another kernel holds SMs) waits no
-// more. The word counts as in tile/grid_barrier.cuh, so that nothing is ever reset. One thread a
-// CTA.
-class Step {
- public:
-  __device__ __forceinline__ explicit Step(int word) : word_(word), waits_(word >= 0) {}
-
-  // In every turn that all CTAs have.
-  __device__ __forceinline__ void arrive() {
-    if (word_ < 0) return;
-    ticket_ =
-        atomicAdd(&step_words[word_].arrived, blockIdx.x == 0 ? 0x80000000U - (gridDim.x - 1) : 1U);
-  }
-  // Until all have arrived.
-  __device__ __forceinline__ void wait() {
-    if (!waits_) return;
-    const volatile std::uint32_t& arrived = step_words[word_].arrived;
-    const std::uint64_t start = tile::global_timer_ns();
-    while (((arrived ^ ticket_) & 0x80000000U) == 0) {
-      if (tile::global_timer_ns() - start > kPatienceNs) {
-        waits_ = false;
-        return;
-      }
-    }
-  }
-
- private:
-  static constexpr std::uint64_t kPatienceNs = 20'000;
-  int word_;
-  bool waits_;
-  std::uint32_t ticket_ = 0;
-};
 
 template <class Cfg>
 __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& smem, int rank) {

@@ -66,7 +66,7 @@ struct ColumnCut {
 /// Only kGateUpGrad and kWeightGrad have them.
 [[nodiscard]] ColumnCut column_cut(const GemmShape& shape, const Tiling& tiling) noexcept;
 
-/// Whether the CTAs of whole tiles in waves are to keep in step (gemm.cuh): tokens are many, CTAs
+/// Whether the CTAs of whole tiles in waves are to keep in step (step.cuh): rows are many, CTAs
 /// come to more than one tile, and what a wave reads is more than L2 holds.
 [[nodiscard]] bool keeps_step(const GemmShape& shape, const Tiling& tiling) noexcept;
 

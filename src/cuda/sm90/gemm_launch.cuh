@@ -53,7 +53,8 @@ struct GemmConfig {
   static constexpr int kSmemBytes = kStages * kStageBytes + kOutBytes + kBarriers * 8;
 };
 
-// Launches take step words in turn, so that two at once have two.
+// Launches take step words in turn, so that two at once mostly have two; one that was captured
+// keeps its own.
 inline int next_step_word() noexcept {
   static std::atomic<unsigned> next{0};
   return static_cast<int>(next.fetch_add(1, std::memory_order_relaxed) % kStepWords);
@@ -62,23 +63,22 @@ inline int next_step_word() noexcept {
 template <class Cfg>
 Status launch_config(const GemmLaunch& launch, GemmParams& p) noexcept {
   const int rows = kTileM * Cfg::kCluster;
-  const std::int64_t weight_rows = std::int64_t{p.n} * (Cfg::kTileN / Cfg::kOutCols);
+  const GemmShape shape{p.m, std::int64_t{p.n} * (Cfg::kTileN / Cfg::kOutCols),
+                        std::int64_t{p.k} * Cfg::kProducts, Cfg::kKind, launch.sm_count};
   p.order.m_tiles = (p.m + rows - 1) / rows;
-  p.order.cut = column_cut({p.m, weight_rows, p.k, Cfg::kKind, launch.sm_count}, launch.tiling);
+  p.order.cut = column_cut(shape, launch.tiling);
   p.order.group = launch.tiling.group;
   p.order.whole = p.order.m_tiles * p.order.cut.whole;
   p.order.tiles = p.order.whole + p.order.m_tiles * p.order.cut.narrow;
   const int clusters = std::min(std::max(1, launch.sm_count / Cfg::kCluster), p.order.tiles);
-  const GemmShape walked{p.m, std::int64_t{p.n} * Cfg::kTileN / Cfg::kOutCols,
-                         std::int64_t{p.k} * Cfg::kProducts, Cfg::kKind, launch.sm_count};
-  p.step_word = keeps_step(walked, launch.tiling) ? next_step_word() : -1;
-  LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(clusters * Cfg::kCluster));
-  shape.block = dim3(kThreads);
-  shape.smem_bytes = Cfg::kSmemBytes;
-  shape.programmatic = launch.programmatic;
-  shape.cluster = Cfg::kCluster;
-  return cuda::launch<gemm<Cfg>>(launch.device, shape, launch.stream, p);
+  p.step_word = keeps_step(shape, launch.tiling) ? next_step_word() : -1;
+  LaunchShape launched;
+  launched.grid = dim3(static_cast<unsigned>(clusters * Cfg::kCluster));
+  launched.block = dim3(kThreads);
+  launched.smem_bytes = Cfg::kSmemBytes;
+  launched.programmatic = launch.programmatic;
+  launched.cluster = Cfg::kCluster;
+  return cuda::launch<gemm<Cfg>>(launch.device, launched, launch.stream, p);
 }
 
 }  // namespace sluice::cuda::sm90

@@ -11,7 +11,7 @@ namespace sluice::cuda::sm90 {
 
 inline constexpr int kThreads = 384;
 
-inline constexpr int kStepWords = 64;  // more than launches that may run at once
+inline constexpr int kStepWords = 64;  // so many that two launches at once seldom share one
 
 // The order in which persistent CTAs walk the output: groups of `group` row tiles, columns first;
 // whole tiles, then narrow ones.
