@@ -87,8 +87,9 @@ class Wheel(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             table = Path(folder) / "node.tune"
             problem = "5x64x96:mlp:fp32"
-            tuned = call(PACKAGE / "bin" / "sluice", "tune", problem, "--seconds", "1", "--tune-cache", table)
+            tuned = call(PACKAGE / "bin" / "sluice", "tune", problem, "--seconds", "20", "--tune-cache", table)
             self.assertEqual(tuned.returncode, 0, tuned.stderr)
+            self.assertIn("1 measured", tuned.stdout)
             head, line = table.read_text(encoding="utf-8").splitlines()
             fields = line.split("\t")
             fields[4:6] = "cpu.reference", "cpu.reference.fp64"
