@@ -5,8 +5,8 @@
 //
 // roles (384 threads, one CTA an SM)
 //   warpgroup 0, 1  consumers: WGMMA, epilogue, TMA store   232 registers
-//   warpgroup 2     producer: one thread issues every TMA load  40 registers (gate_up_grad: 240,
-//   24)
+//   warpgroup 2     producers: one thread issues the ring's TMA loads, another those of
+//                   gate_up_grad's g and u   40 registers
 // schedules
 //   pingpong     a consumer owns a whole 128 x N tile; one multiplies while the other gates, stores
 //   cooperative  both consumers share a 128 x N tile, 64 rows each
@@ -21,8 +21,9 @@
 //   step_words[p.step_word]  producers of all CTAs, once a turn, where a wave reads more than L2
 //   holds
 // mbarriers of gate_up_grad
-//   inputs[s] 1 arrival (a leader's expect_tx) and the bytes of a piece of g and u in slot s; the
-//             consumer whose turn it is waits
+//   inputs[s]  1 arrival (an expect_tx) and the bytes of a piece of g and u in slot s; the consumer
+//              whose turn it is waits
+//   drained[s] 1 arrival: the stores of the slot's leader have read it; who fetches waits
 // named barriers (bar.sync / bar.arrive)
 //   1 + w     the 128 threads of consumer w
 //   3 + w     256: "the tensor cores are yours", from the other consumer to w (pingpong)
@@ -90,6 +91,7 @@ struct Smem {
   __device__ char* g(int slot) const { return out() + 2 * slot * Cfg::kPieceBytes; }
   __device__ char* u(int slot) const { return g(slot) + Cfg::kPieceBytes; }
   __device__ std::uint64_t& inputs(int slot) const { return full(2 * Cfg::kStages + slot); }
+  __device__ std::uint64_t& drained(int slot) const { return inputs(Cfg::kSlots + slot); }
 };
 
 __device__ __forceinline__ int warpgroup_index() {
@@ -412,28 +414,28 @@ __device__ __forceinline__ int whole_turns(const GemmParams& p) {
   return (max(p.order.whole - first, 0) + clusters - 1) / clusters;
 }
 
-// Fetches a piece of g and u, 64 rows x 64 columns, into its slot. One thread, behind the stores
-// that read the slot before. Pieces are counted over all turns of the CTA; in a tile the upper rows
-// of a column box come first, then the lower.
+// Fetches the pieces of g and u, 64 rows x 64 columns, of all tiles of the CTA, each into its slot
+// when the stores from there have read it. In a tile the upper rows of a column box come first,
+// then the lower. One thread.
 template <class Cfg>
-__device__ __forceinline__ void fetch_piece(const GemmParams& p, const Smem<Cfg>& smem, int piece,
-                                            int rank) {
-  const int whole = whole_turns<Cfg>(p);
-  const bool narrow = piece >= whole * Cfg::kPieces;
-  const int from = narrow ? piece - whole * Cfg::kPieces : piece;
-  const int a_tile = narrow ? 2 : Cfg::kPieces;
-  const int turn = from / a_tile + (narrow ? whole : 0);
-  const int t = static_cast<int>((blockIdx.x + turn * gridDim.x) / Cfg::kCluster);
-  if (t >= p.order.tiles) return;
-  const Tile tile = tile_at<Cfg>(p.order, t);
-  const int in_tile = from % a_tile;
-  const int slot = piece % Cfg::kSlots;
-  std::uint64_t& full = smem.inputs(slot);
-  ptx::mbarrier_arrive_expect_bytes(full, 2 * Cfg::kPieceBytes);
-  const std::int32_t at[5] = {first_col<Cfg>(tile) + in_tile / 2 * kColumnBox,
-                              first_row<Cfg>(tile, rank) + in_tile % 2 * 64};
-  ptx::tensor_copy<1, 2>(smem.g(slot), p.g, at, full);
-  ptx::tensor_copy<1, 2>(smem.u(slot), p.u, at, full);
+__device__ __forceinline__ void fetch_pieces(const GemmParams& p, const Smem<Cfg>& smem, int rank) {
+  tile::RingCursor<Cfg::kSlots> ring;
+  ring.parity = 1;  // the first pass finds every slot free
+  ptx::wait_for_prerequisites();
+  const int clusters = static_cast<int>(gridDim.x) / Cfg::kCluster;
+  for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += clusters) {
+    const Tile tile = tile_at<Cfg>(p.order, t);
+    for (int piece = 0; piece < (tile.narrow ? 2 : Cfg::kPieces); ++piece) {
+      ptx::mbarrier_wait(smem.drained(ring.stage), ring.parity);
+      std::uint64_t& full = smem.inputs(ring.stage);
+      ptx::mbarrier_arrive_expect_bytes(full, 2 * Cfg::kPieceBytes);
+      const std::int32_t at[5] = {first_col<Cfg>(tile) + piece / 2 * kColumnBox,
+                                  first_row<Cfg>(tile, rank) + piece % 2 * 64};
+      ptx::tensor_copy<1, 2>(smem.g(ring.stage), p.g, at, full);
+      ptx::tensor_copy<1, 2>(smem.u(ring.stage), p.u, at, full);
+      ring.advance();
+    }
+  }
 }
 
 // A consumer's tile of gate_up_grad.
@@ -442,7 +444,6 @@ struct GradTile {
   int col;
   bool narrow;
   int consumer;
-  int rank;
   int first;  // its first piece, in the CTA's count
 };
 
@@ -468,9 +469,8 @@ __device__ __forceinline__ void put_hidden(const GemmParams& p, const Smem<Cfg>&
 }
 
 // A piece of a tile: dg and du over g and u by rows(g), h of the piece before by hidden(g), then
-// their stores. The stores before those have been read by then: the slot of the piece before the
-// last is fetched anew, which whoever comes to it next waits for. Small stores, early: the ring's
-// copies wait behind them.
+// their stores. The stores before those have read by then: the slot of the piece before the last is
+// free. Small stores, early: the ring's copies wait behind them.
 template <class Cfg, class Rows, class Hidden>
 __device__ __forceinline__ void put_piece(const GemmParams& p, const Smem<Cfg>& smem,
                                           const GradTile& t, int piece, const Rows& rows,
@@ -486,7 +486,7 @@ __device__ __forceinline__ void put_piece(const GemmParams& p, const Smem<Cfg>& 
   store_piece<Cfg>(p, smem, t, piece, false);
   if (piece > 0 && p.writes_h != 0) store_piece<Cfg>(p, smem, t, piece - 1, true);
   ptx::bulk_commit();
-  if (piece > 1) fetch_piece<Cfg>(p, smem, count - 2 + Cfg::kSlots, t.rank);
+  if (piece > 1) ptx::mbarrier_arrive(smem.drained((count - 2) % Cfg::kSlots));
 }
 
 // What is left behind the last piece: its h, and the last two slots.
@@ -495,8 +495,8 @@ __device__ __forceinline__ void put_last(const GemmParams& p, const Smem<Cfg>& s
                                          const GradTile& t, int piece, const Hidden& hidden) {
   const bool leader = threadIdx.x % 128 == 0;
   put_hidden<Cfg>(p, smem, t, piece, hidden);
-  const int next = t.first + piece - 1 + Cfg::kSlots;
-  if (leader) fetch_piece<Cfg>(p, smem, next, t.rank);
+  const int count = t.first + piece;
+  if (leader) ptx::mbarrier_arrive(smem.drained((count - 1) % Cfg::kSlots));
   if (p.writes_h != 0) {
     ptx::fence_shared_for_async();
     ptx::named_barrier_sync(kOwnBarrier + t.consumer, 128);
@@ -506,7 +506,7 @@ __device__ __forceinline__ void put_last(const GemmParams& p, const Smem<Cfg>& s
       ptx::bulk_wait_read();
     }
   }
-  if (leader) fetch_piece<Cfg>(p, smem, next + 1, t.rank);
+  if (leader) ptx::mbarrier_arrive(smem.drained(count % Cfg::kSlots));
 }
 
 // Moves the sums of the next column box to the front.
@@ -576,9 +576,6 @@ template <class Cfg>
 __device__ __forceinline__ void consume_gate_grad(const GemmParams& p, const Smem<Cfg>& smem,
                                                   int consumer, int rank) {
   const bool leader = threadIdx.x % 128 == 0;
-  if (consumer == 0 && leader) {
-    for (int slot = 0; slot < Cfg::kSlots; ++slot) fetch_piece<Cfg>(p, smem, slot, rank);
-  }
   if (consumer == 1) ptx::named_barrier_arrive(kOutTileBarrier + 0, 256);
   pingpong<Cfg>(p, smem, consumer, [&](int turn, int t, float(&d)[2][Cfg::kTileN / 2]) {
     const Tile tile = tile_at<Cfg>(p.order, t);
@@ -586,8 +583,8 @@ __device__ __forceinline__ void consume_gate_grad(const GemmParams& p, const Sme
     const int first = whole * Cfg::kPieces + (turn - whole) * 2;
     ptx::named_barrier_sync(kOutTileBarrier + consumer, 256);
     put_pieces<Cfg>(
-        p, smem,
-        {first_row<Cfg>(tile, rank), first_col<Cfg>(tile), tile.narrow, consumer, rank, first}, d);
+        p, smem, {first_row<Cfg>(tile, rank), first_col<Cfg>(tile), tile.narrow, consumer, first},
+        d);
     ptx::named_barrier_arrive(kOutTileBarrier + (consumer ^ 1), 256);
   });
   if (leader) ptx::bulk_wait();
@@ -619,7 +616,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
       ptx::mbarrier_init(smem.empty(s), Cfg::kCluster * (Cfg::kPingpong ? 1 : 2));
     }
     if constexpr (Cfg::kGateGrad) {
-      for (int slot = 0; slot < Cfg::kSlots; ++slot) ptx::mbarrier_init(smem.inputs(slot), 1);
+      for (int slot = 0; slot < 2 * Cfg::kSlots; ++slot) ptx::mbarrier_init(smem.inputs(slot), 1);
     }
     ptx::fence_mbarrier_init();
   }
@@ -631,6 +628,9 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
   if (warpgroup == 2) {
     ptx::give_registers<Cfg::kProducerRegisters>();
     if (threadIdx.x == 256) produce<Cfg>(p, smem, rank);
+    if constexpr (Cfg::kGateGrad) {
+      if (threadIdx.x == 288) fetch_pieces<Cfg>(p, smem, rank);
+    }
     __syncwarp();
   } else {
     ptx::take_registers<Cfg::kConsumerRegisters>();
