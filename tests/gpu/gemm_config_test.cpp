@@ -268,6 +268,10 @@ TEST(GemmConfig, GoldenColumnCuts) {
   EXPECT_EQ(cut(gate_up_grad(4096, 8192, 28672)), (ColumnCut{148, 4}));
   // 72.7 waves of whole tiles, 71.8 and two of narrow ones: nothing to gain.
   EXPECT_EQ(cut(gate_up_grad(16384, 4096, 14336)), (ColumnCut{75, 0}));
+  // What GpuTraining.GateUpGradByEveryTiling takes for tiles of both kinds.
+  EXPECT_EQ(cut(gate_up_grad(256, 64, 12808)), (ColumnCut{66, 3}));
+  EXPECT_EQ(cut(gate_up_grad(300, 64, 6408)), (ColumnCut{33, 2}));
+  EXPECT_EQ(cut(gate_up_grad(700, 72, 4424)), (ColumnCut{22, 4}));
   // Few tiles are narrow all of them: as many CTAs as there are boxes.
   EXPECT_EQ(cut(gate_up_grad(256, 4096, 1536)), (ColumnCut{0, 24}));
 }
