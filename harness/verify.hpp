@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "harness/case.hpp"
@@ -78,8 +77,8 @@ struct ExpectedOutput {
 /// the oracle is asked once, when the first plan has been made.
 class Verification {
  public:
-  Verification(Case c, Rig& rig, const VerifyOptions& verify = {})
-      : case_(std::move(c)), rig_(rig), verify_(verify) {}
+  Verification(const Case& c, Rig& rig, const VerifyOptions& verify = {})
+      : case_(c), rig_(rig), verify_(verify) {}
 
   /// Errors are those of plan(), run() and the rig; a wrong result is no error but a report that
   /// did not pass. A case with m = 0 passes with no output compared.

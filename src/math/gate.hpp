@@ -53,8 +53,8 @@ inline constexpr double kGeluCubic = 0.044715;
 /// gelu_tanh(v) is v · sigmoid(gelu_slope(v) · v), since (1 + tanh t) / 2 = sigmoid(2t).
 template <class T>
 SLUICE_HOST_DEVICE T gelu_slope(T v) {
-  constexpr T k = T(2 * kSqrt2OverPi);
-  return k + k * T(kGeluCubic) * v * v;
+  constexpr T kAtZero = T(2 * kSqrt2OverPi);
+  return kAtZero + kAtZero * T(kGeluCubic) * v * v;
 }
 }  // namespace detail
 
