@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gate_up and down for few tokens on Hopper: the mainloop of gemm.cuh under the stream-K schedule
+// gate_up and down for few tokens on Hopper: mainloop.cuh under the stream-K schedule
 // (stream_k.hpp), which balances the bytes of the weights over the SMs. Budget, drawing and log:
 // docs/kernels/gate_up.md.
 //
@@ -20,7 +20,8 @@
 //   last adds all pieces up in the order of k and finishes the tile. Nobody waits for another CTA.
 #pragma once
 
-#include "cuda/sm90/gemm.cuh"
+#include "cuda/ptx/grid_dependency.cuh"
+#include "cuda/sm90/mainloop.cuh"
 #include "cuda/sm90/stream_k_params.hpp"
 #include "cuda/tile/grid_barrier.cuh"
 
