@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode kernel for more than 8 tokens (of few, where a small model has many rows): weights
+// The decode kernel for more than 16 tokens, and from 9 on in small models with many rows: weights
 // come by tensor maps as boxes of 16 rows x 64 columns and are the A operand of wgmma (64 rows),
 // tokens the B operand. Two warpgroups take the blocks of a CTA in turns, one multiplies while the
 // other stores, or have half of each. Two or four CTAs, a cluster, may divide K. See

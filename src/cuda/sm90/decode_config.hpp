@@ -60,7 +60,7 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
 [[nodiscard]] int decode_ctas(const DecodeTiling& tiling, bool down, std::int64_t rows,
                               int sm_count) noexcept;
 
-/// "t8r32k512s5", with "x2" behind it where two CTAs share rows.
+/// "t8r32k512s5", with "x2" or "x4" behind it where so many CTAs share rows.
 void name_decode_tiling(const DecodeTiling& tiling, std::span<char> out) noexcept;
 
 }  // namespace sluice::cuda::sm90
