@@ -70,6 +70,23 @@ class Dot : public testing::TestWithParam<SimdTarget> {};
 
 constexpr DType kBlockTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1};
 
+// Sums of integers, which any order gives exactly, and -1 in the gap behind each token's rows.
+void expect_products(const Operands& data, DType dtype, int rows, int tokens, std::int64_t k,
+                     const std::vector<float>& out, std::int64_t ldo) {
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t i = 0; i < ldo; ++i) {
+      double expected = i < rows ? 0 : -1;
+      for (std::int64_t j = 0; i < rows && j < k; ++j) {
+        expected += data.weight(dtype, static_cast<std::size_t>(i), j) *
+                    static_cast<double>(data.x[static_cast<std::size_t>(t * data.stride + j)]);
+      }
+      ASSERT_EQ(static_cast<double>(out[static_cast<std::size_t>(t * ldo + i)]), expected)
+          << to_string(dtype) << " rows " << rows << " tokens " << tokens << " k " << k << " at "
+          << t << ", " << i;
+    }
+  }
+}
+
 void expect_exact(const DotKernels& kernels, DType dtype, const std::vector<std::int64_t>& widths) {
   for (const int rows : {1, 2, 3, 7, 8, 9, 21, 43}) {
     for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16}) {
@@ -80,19 +97,7 @@ void expect_exact(const DotKernels& kernels, DType dtype, const std::vector<std:
         std::vector<float> out(static_cast<std::size_t>(ldo * tokens), -1.0F);
         kernels.dots[static_cast<std::size_t>(dtype)](data.lines.data(), rows, data.x.data(),
                                                       data.stride, tokens, k, out.data(), ldo);
-        for (std::int64_t t = 0; t < tokens; ++t) {
-          for (std::int64_t i = 0; i < ldo; ++i) {
-            double expected = i < rows ? 0 : -1;
-            for (std::int64_t j = 0; i < rows && j < k; ++j) {
-              expected +=
-                  data.weight(dtype, static_cast<std::size_t>(i), j) *
-                  static_cast<double>(data.x[static_cast<std::size_t>(t * data.stride + j)]);
-            }
-            ASSERT_EQ(static_cast<double>(out[static_cast<std::size_t>(t * ldo + i)]), expected)
-                << to_string(dtype) << " rows " << rows << " tokens " << tokens << " k " << k
-                << " at " << t << ", " << i;
-          }
-        }
+        ASSERT_NO_FATAL_FAILURE(expect_products(data, dtype, rows, tokens, k, out, ldo));
       }
     }
   }
@@ -203,19 +208,7 @@ TEST_P(Dot, PairsAreExactForAllRowsTokensAndTails) {
           const std::int64_t ldo = rows + 3;
           std::vector<float> out(static_cast<std::size_t>(ldo * tokens), -1.0F);
           dots(data.lines.data(), rows, x.data(), ldx, tokens, k, out.data(), ldo);
-          for (std::int64_t t = 0; t < tokens; ++t) {
-            for (std::int64_t i = 0; i < ldo; ++i) {
-              double expected = i < rows ? 0 : -1;
-              for (std::int64_t j = 0; i < rows && j < k; ++j) {
-                expected +=
-                    data.weight(dtype, static_cast<std::size_t>(i), j) *
-                    static_cast<double>(data.x[static_cast<std::size_t>(t * data.stride + j)]);
-              }
-              ASSERT_EQ(static_cast<double>(out[static_cast<std::size_t>(t * ldo + i)]), expected)
-                  << to_string(dtype) << " rows " << rows << " tokens " << tokens << " k " << k
-                  << " at " << t << ", " << i;
-            }
-          }
+          ASSERT_NO_FATAL_FAILURE(expect_products(data, dtype, rows, tokens, k, out, ldo));
         }
       }
     }
