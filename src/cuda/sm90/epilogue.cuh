@@ -147,10 +147,9 @@ __device__ __forceinline__ void gate_rows(const GemmParams& p, char* out, int ro
 }
 
 // From dh in d, and a piece of g and behind it of u in shared memory: dg and du in their places, h
-// in d, whose `box`-th 64 columns they are. A warp reads and
-// writes its own 16 rows alone, 8 columns of both at a time. NOTE: ptxas has few registers beside
-// 192 accumulators. Sixteen columns at a time, or h already rounded in half of d, spill
-// accumulators in the product's loop.
+// in d, whose `box`-th 64 columns they are. A warp reads and writes its own 16 rows alone, 8
+// columns of both at a time. NOTE: ptxas has few registers beside 192 accumulators. Sixteen columns
+// at a time, or h already rounded in half of d, spill accumulators in the product's loop.
 template <class Cfg>
 __device__ __forceinline__ void grad_rows(const Gate& gate, char* g_u, int box,
                                           float (&d)[Cfg::kTileN / 2]) {
