@@ -22,6 +22,7 @@ from transformers.utils import logging
 
 import sluice
 from sluice.checkpoint import find_packaged_gguf
+from sluice.pipe import end_with_reader
 
 
 def load(dtype: torch.dtype, device: str = "cpu"):  # type: ignore[no-untyped-def]
@@ -77,6 +78,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     try:
         sys.exit(main())
     except (EOFError, KeyboardInterrupt):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.nn import GatedMLP
+from sluice.pipe import end_with_reader
 
 
 class Block(nn.Module):
@@ -57,4 +58,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     sys.exit(main())

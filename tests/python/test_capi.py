@@ -7,6 +7,7 @@ import io
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import unittest
@@ -180,6 +181,22 @@ class Doctor(unittest.TestCase):
             self.skipTest("this is an installed package")
         self.assertEqual(done.returncode, 3)
         self.assertIn("not installed by pip", done.stderr)
+
+
+class Pipes(unittest.TestCase):
+    def test_programs_end_without_a_word_when_their_reader_has(self) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        self.addCleanup(os.close, writing)
+        for words in (
+            ("sluice", "doctor"), ("sluice.doctor",), ("sluice.report", "--help"),
+            ("sluice.checkpoint", "--help"), ("sluice.readme_tables", "--help"),
+        ):  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, "-m", *words], stdout=writing, stderr=subprocess.PIPE, check=False
+            )
+            with self.subTest(words):
+                self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, b""))
 
 
 if __name__ == "__main__":

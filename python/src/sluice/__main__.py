@@ -9,9 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sluice.pipe import end_with_reader
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs ``doctor`` here and hands everything else to the program; returns the exit status."""
+    end_with_reader()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["doctor"]:
         from sluice.doctor import main as doctor

@@ -32,6 +32,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+from sluice.pipe import end_with_reader
 from sluice.safetensors_writer import Tensor, write_tensors
 
 if TYPE_CHECKING:
@@ -431,4 +432,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     sys.exit(main())

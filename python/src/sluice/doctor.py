@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice import capi, vllm
+from sluice.pipe import end_with_reader
 
 ENGINES = ("transformers", "vllm", "sglang")
 PLUGIN_GROUPS = ("vllm.general_plugins",)
@@ -146,4 +147,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     sys.exit(main())

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice import formats
+from sluice.pipe import end_with_reader
 from sluice.results import Record, ResultsError, grouped, load, number, speedup, text
 
 _BEGIN = re.compile(r"<!-- sluice-table (\S+)((?: [a-z]+=\S+)*) -->")
@@ -249,4 +250,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     sys.exit(main())

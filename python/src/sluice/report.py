@@ -20,6 +20,7 @@ from importlib import resources
 from pathlib import Path
 
 from sluice import formats, plots
+from sluice.pipe import end_with_reader
 from sluice.results import (
     UNIT_ROUNDOFF,
     Record,
@@ -419,4 +420,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     sys.exit(main())
