@@ -51,6 +51,12 @@ def ask(*words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def smi(query: str) -> str | None:
+    """Of the first GPU that this process may use."""
+    device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    return ask("nvidia-smi", "-i", device, f"--query-gpu={query}", "--format=csv,noheader")
+
+
 def commit_and_date() -> dict[str, Any]:
     """The tree's commit, or what SLUICE_COMMIT says where there is no repository, and the time."""
     status = ask("git", "status", "--porcelain", "--untracked-files=no")
@@ -64,16 +70,15 @@ def commit_and_date() -> dict[str, Any]:
 
 def meta(command: str) -> dict[str, Any]:
     """Who measured where; no ceilings, which `sluice bench` knows how to measure."""
-    clocks = ask("nvidia-smi", "--query-gpu=clocks.sm,clocks.mem", "--format=csv,noheader")
     return {
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU",
-        "driver": ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        "driver": smi("driver_version"),
         "cuda": torch.version.cuda,
         "compiler": f"torch {torch.__version__}",
         **commit_and_date(),
         "command": command,
         "read_tbps": None, "copy_tbps": None, "gemm_tflops": None, "fma_gflops": None,
-        "clocks": clocks or "unknown",
+        "clocks": smi("clocks.sm,clocks.mem") or "unknown",
     }  # fmt: skip
 
 

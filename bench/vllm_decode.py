@@ -3,6 +3,7 @@
 
     python bench/vllm_decode.py bench/results/h200/vllm_decode.json
     python bench/vllm_decode.py bench/results/h200/vllm_decode_qwen.json --model qwen2.5-7b
+    python bench/vllm_decode.py WHOLE.json --join PART.json PART.json
 
 Two vLLMs on one GPU with CUDA graphs and torch.compile (SLUICE_VLLM=off, and auto) take turns, so that a
 slow minute hits both. Each has its engine in a process of its own, as vLLM does unless told otherwise: in
@@ -13,6 +14,10 @@ of generating the output less that of one token, over the steps between. Ids are
 agree; where they part, the gap of stock's two best log-probabilities says how near a tie it was. Up to there
 both had the same inputs, and their log-probabilities are compared; how far stock's own move when the same
 prompt is served alone and not in a batch is the measure of that.
+
+The file is written anew after every run. On a machine of several GPUs `--batches` shares a model's numbers of
+requests out, one program a GPU (CUDA_VISIBLE_DEVICES), and `--join` puts the files together: each number has
+both vLLMs and all runs on one GPU.
 
 Needs vLLM 0.23 and this package installed, its entry point included (python -m sluice doctor)."""
 
@@ -51,9 +56,12 @@ SHARED = {"hidden_act": "silu", "max_position_embeddings": 16384, "torch_dtype":
 ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
     "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # functions are sent to the engine's process
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0", "NCCL_NVLS_ENABLE": "0",  # no multicast between GPUs
 }  # fmt: skip
 BATCHES = (64, 16, 32, 1, 8, 4, 2)  # measured in this order: what is cut off matters least
 PROMPT = 32
+PROMPTS = (2048, 8192)  # for first tokens
+PROMPTS_A_RUN = 5  # of first tokens: a run is their median
 WARM_UP, FIRSTS = 24, 3  # tokens before a row's first run; runs of one token
 STEP_S = 4e-3  # about a step
 CHECKED = 48  # tokens whose ids and log-probabilities are compared
@@ -112,8 +120,12 @@ def profile_end(worker: Any) -> list[list[Any]]:
 class Engine:
     """What a worker does for its parent."""
 
-    def __init__(self, model: str, prompt_tokens: int) -> None:
+    def __init__(self, model: str, prompt_tokens: int, tp: int) -> None:
         from vllm import LLM
+
+        compilation: dict[str, Any] = {"cudagraph_capture_sizes": sorted(BATCHES)}
+        if tp > 1:  # without kernels that need more of the links than NCCL does
+            compilation["pass_config"] = {"fuse_allreduce_rms": False}
 
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +136,8 @@ class Engine:
                 max_model_len=max(2048, prompt_tokens + 16), max_num_seqs=max(BATCHES),
                 max_num_batched_tokens=max(2048, prompt_tokens), disable_log_stats=True,
                 gpu_memory_utilization=0.4, kv_cache_memory_bytes=KV_BYTES,
-                compilation_config={"cudagraph_capture_sizes": sorted(BATCHES)},
+                tensor_parallel_size=tp, disable_custom_all_reduce=tp > 1,
+                compilation_config=compilation,
             )  # fmt: skip
         self.llm.apply_model(set_weights)
         self.start_s = time.perf_counter() - begin
@@ -182,12 +195,12 @@ class Engine:
         return {"start_s": self.start_s, **self.llm.collective_rpc(facts_of)[0]}
 
 
-def serve(model: str, prompt_tokens: int) -> None:
+def serve(model: str, prompt_tokens: int, tp: int) -> None:
     """The worker: one line of JSON in, one out. Whatever else prints goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.register_at_fork(after_in_child=answers.close)  # else the engine's process keeps it open
-    engine = Engine(model, prompt_tokens)
+    engine = Engine(model, prompt_tokens, tp)
     print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:
         name, arguments = json.loads(line)
@@ -197,7 +210,7 @@ def serve(model: str, prompt_tokens: int) -> None:
 class Worker:
     """A process with one vLLM."""
 
-    def __init__(self, mode: str, model: str, prompt_tokens: int, log: Path) -> None:
+    def __init__(self, mode: str, model: str, prompt_tokens: int, tp: int, log: Path) -> None:
         self.cache = tempfile.TemporaryDirectory(prefix="vllm_cache_", ignore_cleanup_errors=True)
         # What vLLM knows of the classes of models, to start sooner; it compiles anew.
         known = Path(os.environ.get("VLLM_CACHE_ROOT", Path.home() / ".cache" / "vllm"), "modelinfos")
@@ -207,7 +220,7 @@ class Worker:
             **os.environ, **ENVIRONMENT, "SLUICE_VLLM": mode, "VLLM_CACHE_ROOT": self.cache.name,
         }  # fmt: skip
         self.log = log
-        command = [sys.executable, __file__, "--worker", model, str(prompt_tokens)]
+        command = [sys.executable, __file__, "--worker", model, str(prompt_tokens), str(tp)]
         self.process = subprocess.Popen(
             command, env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"),
@@ -242,9 +255,9 @@ class Worker:
 
 def clocks() -> str:
     """Of the SMs, the power drawn, and why they are no faster (4: power)."""
-    query = "--query-gpu=clocks.sm,power.draw,clocks_event_reasons.active"
-    command = ["nvidia-smi", query, "--format=csv,noheader"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    from torch_gpu import smi
+
+    return smi("clocks.sm,power.draw,clocks_event_reasons.active") or "unknown"
 
 
 class Turns:
@@ -295,9 +308,12 @@ class Generation:
 def prompt_row(model: str, workers: list[Worker], prompt: int, runs: int) -> dict[str, Any]:
     Turns(workers, 1, 1, prompt).take()
     turns = Turns(workers, 1, 1, prompt)
-    for _ in range(runs):
+    for _ in range(runs * PROMPTS_A_RUN):
         turns.take()
-    times = [[s * 1e6 for s in one] for one in turns.seconds]
+    times = [
+        [statistics.median(one[n : n + PROMPTS_A_RUN]) * 1e6 for n in range(0, len(one), PROMPTS_A_RUN)]
+        for one in turns.seconds
+    ]
     return row(model, "prefill", prompt, times, batch=1, ttft_ms=statistics.mean(times[1]) * 1e-3)
 
 
@@ -323,6 +339,17 @@ def row(
     }  # fmt: skip
 
 
+def save(path: Path, facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    data = {"meta": facts, "rows": sorted(rows, key=lambda r: (r["pass"], r["m"]))}
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def join(parts: list[Path], whole: Path) -> None:
+    """One file of several of one model: the rows of all, the first one's meta."""
+    files = [json.loads(part.read_text(encoding="utf-8")) for part in parts]
+    save(whole, files[0]["meta"], [r for file in files for r in file["rows"]])
+
+
 def compare(title: str, stock: list[Any], ours: list[Any]) -> None:
     """Says how far the generated ids agree, and the log-probabilities as long as they do."""
     for index, (a, b) in enumerate(zip(stock, ours)):
@@ -343,22 +370,34 @@ def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("json", type=Path)
+    parser.add_argument("--join", type=Path, nargs="+", metavar="PART", help="put files together, run nothing")
     parser.add_argument("--model", choices=CONFIGS, default="llama-3.1-8b")
     parser.add_argument("--output", type=int, default=1024, help="tokens to generate")
     parser.add_argument("--runs", type=int, default=4)
-    parser.add_argument("--prompts", type=int, nargs="*", default=[2048, 8192], help="for first tokens")
+    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, choices=BATCHES)
+    parser.add_argument("--tp", type=int, default=1, help="GPUs that share the model, by NCCL alone")
+    parser.add_argument("--prompts", type=int, nargs="*", default=PROMPTS, help="for first tokens")
     parser.add_argument("--kernels", type=int, nargs="*", metavar="BATCH", help="what a step of it runs")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further run after these")
     arguments = parser.parse_args()
+    if arguments.join:
+        join(arguments.join, arguments.json)
+        return 0
+    command = (f"python bench/vllm_decode.py --model {arguments.model} --output {arguments.output} "
+               f"--runs {arguments.runs}{f' --tp {arguments.tp}' * (arguments.tp > 1)}")  # fmt: skip
     begin, model = time.perf_counter(), arguments.model
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # what was measured is written
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    most = max([PROMPT, *arguments.prompts])
+    most = max([*PROMPTS, *arguments.prompts])  # an engine is the same whatever is asked of it
     workers = [
-        Worker(mode, model, most, arguments.json.with_suffix(f".{mode}.log")) for mode in ("off", "auto")
+        Worker(mode, model, most, arguments.tp, arguments.json.with_suffix(f".{mode}.log"))
+        for mode in ("off", "auto")
     ]
     rows: list[dict[str, Any]] = []
+    measured: dict[str, Any] = {}  # clocks of a GPU at work
     try:
+        from torch_gpu import meta  # Torch is loaded while the workers start
+
         for worker in workers:
             worker.answer()
         print(f"ready after {time.perf_counter() - begin:.0f} s", flush=True)
@@ -374,14 +413,16 @@ def main() -> int:
             return r
 
         prompts = [told(prompt_row(model, workers, p, arguments.runs)) for p in arguments.prompts]
-        generations = [Generation(workers, batch, arguments.output) for batch in BATCHES]
         rows = prompts
+        generations = [Generation(workers, batch, arguments.output) for batch in arguments.batches]
         for generation in generations * arguments.runs:
             if time.perf_counter() - begin > arguments.seconds:
                 print("out of time", flush=True)
                 break
             generation.whole.take()
             rows = [*prompts, *(g.row(model) for g in generations if g.whole.seconds[0])]
+            measured = measured or meta(command)
+            save(arguments.json, measured, [{**r, "tp": arguments.tp} for r in rows])
             told(generation.row(model))
         facts = [worker.ask("facts") for worker in workers]
         print(f"peak GiB {[round(f['peak_bytes'] / 2**30, 2) for f in facts]}", flush=True)
@@ -394,19 +435,11 @@ def main() -> int:
     finally:
         for worker in workers:
             worker.end()
-        if rows:
-            from torch_gpu import meta
-
-            command = (f"python bench/vllm_decode.py --model {model} --output "
-                       f"{arguments.output} --runs {arguments.runs}")  # fmt: skip
-            rows.sort(key=lambda r: (r["pass"], r["m"]))
-            data = {"meta": meta(command), "rows": rows}
-            arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        serve(sys.argv[2], int(sys.argv[3]))
+        serve(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
         sys.exit(main())
