@@ -440,6 +440,9 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
+        # By its name: engines' processes look up what is sent to them in this module.
+        from vllm_decode import serve
+
         serve(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
         sys.exit(main())
