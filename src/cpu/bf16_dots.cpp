@@ -114,12 +114,41 @@ void dot_tile(const Piece& p, int row, Sums partial) {
   }
 }
 
+// Added up in halves. The sums of a row stay in registers only where no loop is left around them.
+template <int kCount>
+HWY_INLINE __m512 sum_of(const __m512 (&v)[kCount]) {
+  if constexpr (kCount == 1) {
+    return v[0];
+  } else {
+    __m512 half[kCount / 2];
+#pragma GCC unroll 4
+    for (int c = 0; c < kCount / 2; ++c) half[c] = _mm512_add_ps(v[c], v[c + kCount / 2]);
+    return sum_of(half);
+  }
+}
+
+// sum[t][c] += the c-th of kCount vectors from k on by token t, what lies `ahead` prefetched.
+template <int kCount, int kTokens, int kChains>
+HWY_INLINE void add_vectors(const Piece& p, const void* line, const void* ahead, std::int64_t k,
+                            __m512 (&sum)[kTokens][kChains]) {
+#pragma GCC unroll 8
+  for (int c = 0; c < kCount; ++c) {
+    const std::int64_t at = k + c * kPairLanes;
+    __builtin_prefetch(behind(ahead, at * kElemBytes));
+    const __m512i w = load(behind(line, at * kElemBytes));
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      sum[t][c] = add_pairs(sum[t][c], w, load(p.x + t * p.ldx + at));
+    }
+  }
+}
+
 // The same for one row, so that a thread reads one long stream of memory. The k of a step are
-// spread over chains of sums, up to sixteen with those of the tokens.
+// spread over chains of sums, up to sixteen with those of the tokens. What is left of a row keeps
+// to that, and every line is prefetched: short rows are mostly such ends.
 template <int kTokens>
 void dot_row(const Piece& p, int row, Sums partial) {
   constexpr int kChains = kTokens <= 2 ? 8 : (kTokens <= 4 ? 4 : 2);
-  constexpr std::int64_t kStep = kChains * kPairLanes;
   const void* const line = p.lines[row];
   const void* const ahead = p.ahead[row];
   __m512 sum[kTokens][kChains];
@@ -129,21 +158,23 @@ void dot_row(const Piece& p, int row, Sums partial) {
     for (int c = 0; c < kChains; ++c) sum[t][c] = _mm512_setzero_ps();
   }
   std::int64_t k = p.begin;
-  for (; k + kStep <= p.end; k += kStep) {
-#pragma GCC unroll 8
-    for (int c = 0; c < kChains; ++c) {
-      const std::int64_t at = k + c * kPairLanes;
-      __builtin_prefetch(behind(ahead, at * kElemBytes));
-      const __m512i w = load(behind(line, at * kElemBytes));
-#pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) {
-        sum[t][c] = add_pairs(sum[t][c], w, load(p.x + t * p.ldx + at));
-      }
+  for (; k + kChains * kPairLanes <= p.end; k += kChains * kPairLanes) {
+    add_vectors<kChains>(p, line, ahead, k, sum);
+  }
+  if constexpr (kChains > 4) {
+    if (k + 4 * kPairLanes <= p.end) {
+      add_vectors<4>(p, line, ahead, k, sum);
+      k += 4 * kPairLanes;
     }
+  }
+  if (k + 2 * kPairLanes <= p.end) {
+    add_vectors<2>(p, line, ahead, k, sum);
+    k += 2 * kPairLanes;
   }
   for (; k < p.end; k += kPairLanes) {
     const std::int64_t left = p.end - k;
     const void* const at = behind(line, k * kElemBytes);
+    __builtin_prefetch(behind(ahead, k * kElemBytes));
     const __m512i w = left >= kPairLanes ? load(at) : load_n(at, left);
 #pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
@@ -152,13 +183,9 @@ void dot_row(const Piece& p, int row, Sums partial) {
   }
 #pragma GCC unroll 8
   for (int t = 0; t < kTokens; ++t) {
-#pragma GCC unroll 3
-    for (int half = kChains / 2; half > 0; half /= 2) {
-#pragma GCC unroll 4
-      for (int c = 0; c < half; ++c) sum[t][c] = _mm512_add_ps(sum[t][c], sum[t][c + half]);
-    }
+    const __m512 all = sum_of(sum[t]);
     float* const to = partial[t * kRowBlock + row];
-    _mm512_storeu_ps(to, p.begin > 0 ? _mm512_add_ps(_mm512_loadu_ps(to), sum[t][0]) : sum[t][0]);
+    _mm512_storeu_ps(to, p.begin > 0 ? _mm512_add_ps(_mm512_loadu_ps(to), all) : all);
   }
 }
 
@@ -264,26 +291,19 @@ struct BlockWeights {
 };
 
 // What is prefetched beside the piece [begin, end) of K of a group of rows: the piece that follows
-// it for the thread. A stream's is the next row's, or that of a row kAheadBytes on; else the rows
-// go on with their own next piece. After the last piece comes the next group's first.
+// it for the thread. Rows side by side go on with their own next piece, after the last one with the
+// next group's first.
 template <class Weights>
 void lines_ahead(const void* const* lines, int rows, bool stream, std::int64_t begin,
                  std::int64_t end, std::int64_t k, const void** ahead) {
-  const std::int64_t piece_bytes = bytes_of(Weights::kDType, end - begin);
-  if (stream && end - begin == k) {
-    const auto distance = static_cast<int>(
-        std::clamp<std::int64_t>(Weights::kAheadBytes / piece_bytes, 1, DotKernels::kAheadLines));
-    std::copy_n(lines + distance, rows, ahead);
-    return;
+  const auto bytes = [](std::int64_t cols) { return bytes_of(Weights::kDType, cols); };
+  if (stream) {
+    return stream_ahead(lines, rows, bytes(begin), bytes(end), bytes(k), Weights::kAheadBytes,
+                        ahead);
   }
   for (int i = 0; i < rows; ++i) {
-    if (stream && i + 1 < rows) {
-      ahead[i] = lines[i + 1];
-    } else if (end < k) {
-      ahead[i] = behind(lines[stream ? 0 : i], piece_bytes);
-    } else {
-      ahead[i] = behind(lines[stream ? rows : rows + i], -bytes_of(Weights::kDType, begin));
-    }
+    ahead[i] =
+        end < k ? behind(lines[i], bytes(end - begin)) : behind(lines[rows + i], -bytes(begin));
   }
 }
 

@@ -61,7 +61,7 @@ void take_scratch(Schedule& s, Arena& arena, std::int64_t tasks) {
 // Rows a task of dot products, a multiple of the 8 that kernels take at once.
 std::int64_t dot_task_rows(std::int64_t row_bytes, std::int64_t rows, int threads) {
   const std::int64_t by_bytes = kDotTaskBytes / row_bytes;
-  const std::int64_t by_threads = rows / (std::int64_t{8} * threads);
+  const std::int64_t by_threads = rows / (kDotTasksEach * threads);
   return std::clamp<std::int64_t>(std::min(by_bytes, by_threads) / 8 * 8, 8, kMaxDotRows);
 }
 

@@ -38,6 +38,9 @@ inline constexpr std::int64_t kInPlaceCols = 2048;
 /// reads on. 256 KiB cost 2 %.
 inline constexpr std::int64_t kMaxDotRows = 256;
 inline constexpr std::int64_t kDotTaskBytes = std::int64_t{1} << 20;
+/// Tasks of a phase and thread, at least: memory idles at the end of each, and the fewer there are
+/// the longer a thread may wait for the last.
+inline constexpr std::int64_t kDotTasksEach = 3;
 
 /// Blocks of one GEMM's C: m_blocks times n_blocks tasks of `rows` rows by `panels` panels.
 struct Blocking {

@@ -25,6 +25,8 @@ namespace sluice::cpu::HWY_NAMESPACE {
 
 // Elements of a row between two visits of its group, for one token: x's piece takes 8 KiB of L1.
 inline constexpr std::int64_t kOneBlock = 2048;
+// So far ahead memory is asked for then, where a row is no longer than that.
+inline constexpr std::int64_t kAheadBytes = 4096;
 // Rows that take turns; of one token, and of more, whose partial sums then take at most 32 KiB.
 inline constexpr int kOneRows = 16;
 inline constexpr int kRowBlock = 32;
@@ -34,57 +36,111 @@ HWY_INLINE void prefetch(const void* line, std::int64_t from, std::int64_t bytes
   for (std::int64_t at = from; at < from + bytes; at += 64) __builtin_prefetch(behind(line, at));
 }
 
+template <int kCount>
+HWY_INLINE hn::Vec<F32> sum_of(const hn::Vec<F32> (&v)[kCount]) {
+  if constexpr (kCount == 1) {
+    return v[0];
+  } else {
+    hn::Vec<F32> half[kCount / 2];
+#pragma GCC unroll 4
+    for (int c = 0; c < kCount / 2; ++c) half[c] = hn::Add(v[c], v[c + kCount / 2]);
+    return sum_of(half);
+  }
+}
+
+// sum[c] += the c-th of kCount vectors of weights by those of x, what lies `ahead` prefetched.
+template <class T, int kCount, int kChains>
+HWY_INLINE void add_vectors(const void* line, const void* ahead, const float* x, std::int64_t k,
+                            hn::Vec<F32> (&sum)[kChains]) {
+  constexpr auto kElem = static_cast<std::int64_t>(sizeof(T));
+  const F32 d;
+  prefetch(ahead, k * kElem, kCount * kLanes * kElem);
+#pragma GCC unroll 8
+  for (int c = 0; c < kCount; ++c) {
+    const std::int64_t at = k + c * kLanes;
+    sum[c] = hn::MulAdd(load<T>(d, element<T>(line, at)), hn::LoadU(d, x + at), sum[c]);
+  }
+}
+
 // partial += line[begin, end) · x, lane by lane; the same piece of `ahead` is prefetched.
 template <class T>
 HWY_NOINLINE void dot_piece(const void* line, const void* ahead, const float* x, std::int64_t begin,
                             std::int64_t end, float* partial) {
   constexpr int kChains = 8;
-  constexpr std::int64_t kStep = kChains * kLanes;
   const F32 d;
   hn::Vec<F32> sum[kChains];
 #pragma GCC unroll 8
   for (int c = 0; c < kChains; ++c) sum[c] = hn::Zero(d);
   std::int64_t k = begin;
-  for (; k + kStep <= end; k += kStep) {
-    prefetch(ahead, k * static_cast<std::int64_t>(sizeof(T)), kStep * sizeof(T));
-#pragma GCC unroll 8
-    for (int c = 0; c < kChains; ++c) {
-      const std::int64_t at = k + c * kLanes;
-      sum[c] = hn::MulAdd(load<T>(d, element<T>(line, at)), hn::LoadU(d, x + at), sum[c]);
-    }
+  for (; k + kChains * kLanes <= end; k += kChains * kLanes) {
+    add_vectors<T, kChains>(line, ahead, x, k, sum);
   }
-  for (; k + kLanes <= end; k += kLanes) {
-    sum[0] = hn::MulAdd(load<T>(d, element<T>(line, k)), hn::LoadU(d, x + k), sum[0]);
+  // What is left keeps to many chains: short rows are mostly such ends.
+  if (k + 4 * kLanes <= end) {
+    add_vectors<T, 4>(line, ahead, x, k, sum);
+    k += 4 * kLanes;
+  }
+  if (k + 2 * kLanes <= end) {
+    add_vectors<T, 2>(line, ahead, x, k, sum);
+    k += 2 * kLanes;
+  }
+  if (k + kLanes <= end) {
+    add_vectors<T, 1>(line, ahead, x, k, sum);
+    k += kLanes;
   }
   if (k < end) {
     sum[1] = hn::MulAdd(load_n<T>(d, element<T>(line, k), end - k), hn::LoadU(d, x + k), sum[1]);
   }
-  for (int half = kChains / 2; half > 0; half /= 2) {
-    for (int c = 0; c < half; ++c) sum[c] = hn::Add(sum[c], sum[c + half]);
-  }
-  hn::StoreU(hn::Add(hn::LoadU(d, partial), sum[0]), d, partial);
+  const auto all = sum_of(sum);
+  hn::StoreU(begin > 0 ? hn::Add(hn::LoadU(d, partial), all) : all, d, partial);
+}
+
+// sums[i] = the sum of the lanes of v[i], each summed in the same order: a 4 x 4 transposition of
+// every 128-bit block, added up on the way, then blocks are added.
+HWY_INLINE void sum_lanes(const float* const (&v)[4], float* sums) {
+  const F32 d;
+  const hn::Repartition<double, F32> pairs;
+  const auto half = [&](const float* a, const float* b) HWY_ATTR {
+    const auto va = hn::LoadU(d, a);
+    const auto vb = hn::LoadU(d, b);
+    return hn::BitCast(pairs,
+                       hn::Add(hn::InterleaveLower(d, va, vb), hn::InterleaveUpper(d, va, vb)));
+  };
+  const auto low = half(v[0], v[1]);
+  const auto high = half(v[2], v[3]);
+  const auto blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
+                              hn::BitCast(d, hn::InterleaveUpper(pairs, low, high)));
+  const auto add_halves = [&](auto&& self, auto tag, auto all) HWY_ATTR -> void {
+    if constexpr (kLanesOf<decltype(tag)> == 4) {
+      hn::StoreU(all, tag, sums);
+    } else {
+      const hn::Half<decltype(tag)> dh;
+      self(self, dh, hn::Add(hn::LowerHalf(dh, all), hn::UpperHalf(dh, all)));
+    }
+  };
+  add_halves(add_halves, d, blocks);
 }
 
 template <class T>
 void dot_one_token(const void* const* lines, int count, const float* x, std::int64_t k,
                    float* out) {
-  const F32 d;
+  constexpr auto kElem = static_cast<std::int64_t>(sizeof(T));
+  alignas(64) float partial[kOneRows][kLanes] = {};
+  const void* ahead[kOneRows];
   for (int first = 0; first < count; first += kOneRows) {
     const int rows = std::min(kOneRows, count - first);
-    alignas(64) float partial[kOneRows][kLanes] = {};
     for (std::int64_t begin = 0; begin < k; begin += kOneBlock) {
       const std::int64_t end = std::min(begin + kOneBlock, k);
+      stream_ahead(lines + first, rows, begin * kElem, end * kElem, k * kElem, kAheadBytes, ahead);
       for (int i = 0; i < rows; ++i) {
-        // What this thread reads next: the next row's piece, or the first row's next piece, whose
-        // address is one block behind this one.
-        const bool turn = i + 1 == rows && end < k;
-        const void* ahead = turn ? element<T>(lines[first], kOneBlock) : lines[first + i + 1];
-        dot_piece<T>(lines[first + i], ahead, x, begin, end, partial[i]);
+        dot_piece<T>(lines[first + i], ahead[i], x, begin, end, partial[i]);
       }
     }
-    for (int i = 0; i < rows; ++i) {
-      out[first + i] = hn::GetLane(hn::SumOfLanes(d, hn::LoadU(d, partial[i])));
+    alignas(64) float sums[kOneRows];
+    for (int i = 0; i < rows; i += 4) {
+      sum_lanes({partial[i], partial[i + 1], partial[i + 2], partial[i + 3]}, sums + i);
     }
+    std::copy_n(sums, rows, out + first);
   }
 }
 
@@ -181,32 +237,6 @@ void dot_rows(const Piece& p, int count, int token, int passes, NextRows& next, 
   for (; i < count; ++i) {
     dot_tile<T, 1, kTokens, 1>(p, i, token, next.take(steps * 64), partial);
   }
-}
-
-// sums[i] = the sum of the lanes of v[i], each summed in the same order: a 4 x 4 transposition of
-// every 128-bit block, added up on the way, then blocks are added.
-HWY_INLINE void sum_lanes(const float* const (&v)[4], float* sums) {
-  const F32 d;
-  const hn::Repartition<double, F32> pairs;
-  const auto half = [&](const float* a, const float* b) HWY_ATTR {
-    const auto va = hn::LoadU(d, a);
-    const auto vb = hn::LoadU(d, b);
-    return hn::BitCast(pairs,
-                       hn::Add(hn::InterleaveLower(d, va, vb), hn::InterleaveUpper(d, va, vb)));
-  };
-  const auto low = half(v[0], v[1]);
-  const auto high = half(v[2], v[3]);
-  const auto blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
-                              hn::BitCast(d, hn::InterleaveUpper(pairs, low, high)));
-  const auto add_halves = [&](auto&& self, auto tag, auto all) HWY_ATTR -> void {
-    if constexpr (kLanesOf<decltype(tag)> == 4) {
-      hn::StoreU(all, tag, sums);
-    } else {
-      const hn::Half<decltype(tag)> dh;
-      self(self, dh, hn::Add(hn::LowerHalf(dh, all), hn::UpperHalf(dh, all)));
-    }
-  };
-  add_halves(add_halves, d, blocks);
 }
 
 // Of L1 for the pieces of a pass's tokens, whose next pass finds the rows of a group in L2.

@@ -3,7 +3,10 @@
 // prefetch their successors one row after the other, so that the hardware follows.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+
+#include "cpu/kernels.hpp"
 
 namespace sluice::cpu {
 
@@ -12,6 +15,21 @@ inline const void* behind(const void* line, std::int64_t bytes) noexcept {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): see above
   return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(line) +
                                        static_cast<std::uintptr_t>(bytes));
+}
+
+/// A stream of rows: ahead[i] is what is prefetched beside lines[i], at the same offsets, while the
+/// bytes [begin, end) of `rows` rows are read one row after the other. Whole rows look about
+/// `ahead_bytes` ahead. Rows that take turns, a piece each, look at the next row's piece, the last
+/// one at the first row's next piece or, at the rows' end, at what follows them.
+inline void stream_ahead(const void* const* lines, int rows, std::int64_t begin, std::int64_t end,
+                         std::int64_t row_bytes, std::int64_t ahead_bytes,
+                         const void** ahead) noexcept {
+  const bool whole = end - begin == row_bytes;
+  const auto distance = static_cast<int>(
+      whole ? std::clamp<std::int64_t>(ahead_bytes / row_bytes, 1, DotKernels::kAheadLines) : 1);
+  for (int i = 0; i < rows; ++i) ahead[i] = lines[i + distance];
+  if (whole) return;
+  ahead[rows - 1] = end < row_bytes ? behind(lines[0], end - begin) : behind(lines[rows], -begin);
 }
 
 /// Pieces of `row_bytes` bytes that begin at lines[0], lines[1], ..., one after the other.

@@ -141,6 +141,11 @@ TEST(SimdVariant, ExplainsItsBlocks) {
             "dot products, as M <= 16: every weight is read once, in place; tokens stay in fp32\n"
             "gate_up: 32 tasks of 256 rows of each matrix, 1024 KiB\n"
             "down: 32 tasks of 64 rows, 1024 KiB");
+  const Problem small{.op = Op::kMlp, .m = 1, .d = 576, .h = 1536};
+  EXPECT_EQ(explain(small, device).blocks,
+            "dot products, as M <= 16: every weight is read once, in place; tokens stay in fp32\n"
+            "gate_up: 6 tasks of 256 rows of each matrix, 288 KiB\n"
+            "down: 6 tasks of 96 rows, 288 KiB");
   EXPECT_EQ(
       blocks(Op::kDown, 600),
       "GEMM: tiles of 12 weight rows by 32 tokens, or 24 by 16, in registers\n"
