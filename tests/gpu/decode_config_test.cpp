@@ -90,10 +90,8 @@ TEST(DecodeSchedule, EveryChunkOfEveryRowFillsOneSlotOfOneBlock) {
         std::vector<int> seen(std::size_t{2} * kRows * static_cast<std::size_t>(chunks));
         for (int cta = 0; cta < ctas; ++cta) {
           const int group = cta / split;
-          const UnitRange units =
-              gated
-                  ? cuda::sm90::gate_up_share(kColumns, kRows, t.boxes, false, group, ctas / split)
-                  : cuda::sm90::down_share(kRows, t.boxes, group, ctas / split);
+          const UnitRange units = cuda::sm90::even_share(
+              cuda::sm90::units_of(kRows, t.boxes, gated), group, ctas / split);
           const DecodePhase phase = cuda::sm90::make_phase(
               units, t.rows / (gated ? 2 * size : size), kColumns, t.depth, cta % split, split);
           for (int b = 0; b < phase.blocks; ++b) {
@@ -136,7 +134,7 @@ TEST(DecodeSchedule, BoxesOfBothMatricesAreShared) {
     const int groups = 66;
     int next = 0;
     for (int group = groups - 1; group >= 0; --group) {  // mirrored
-      const UnitRange share = cuda::sm90::gate_up_share(d, h, true, true, group, groups);
+      const UnitRange share = cuda::sm90::gate_up_beside_down(d, h, true, group, groups);
       EXPECT_EQ(share.begin, next);
       next = share.end;
     }

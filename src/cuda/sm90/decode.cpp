@@ -288,7 +288,7 @@ class Launcher {
     return {};
   }
 
-  Status start(const DecodeParams& params, const DecodeTiling& tiling) const {
+  Status start(DecodeParams& params, const DecodeTiling& tiling) const {
     const bool gate_up = params.h_out.base != nullptr;
     const bool down = params.y.base != nullptr;
     DecodeLaunch launch;
@@ -296,6 +296,9 @@ class Launcher {
     launch.dtype = p_.x_dtype;
     launch.device = device_.ordinal;
     launch.ctas = sm90::decode_ctas(tiling, down, down ? p_.d : p_.h, device_.sm_count);
+    params.shares =
+        sm90::even_shares(sm90::units_of(static_cast<int>(down ? p_.d : p_.h), tiling.boxes, !down),
+                          launch.ctas / tiling.split);
     launch.cooperative = (gate_up && down) || params.norm.n.base != nullptr;
     launch.stream = stream_;
     return sm90::launch_decode(launch, params);

@@ -116,6 +116,9 @@ __device__ __forceinline__ void produce_activations(const DecodeParams& p,
   tile::RingCursor<Cfg::kStages> ring{0, 1};
   int barriers = 0;
   ptx::launch_dependents();
+  // What is computed behind the wait delays the first copy.
+  const DecodePhase gate_up = p.h_out.base != nullptr ? gate_up_phase<Cfg>(p) : DecodePhase{};
+  const DecodePhase down = p.y.base != nullptr ? down_phase<Cfg>(p) : DecodePhase{};
   if constexpr (Cfg::kActivationBoxes) {
     if (threadIdx.x % 32 == 0) {
       ptx::prefetch_tensor_map(p.h_out.base != nullptr ? p.x_map : p.h_map);
@@ -124,11 +127,11 @@ __device__ __forceinline__ void produce_activations(const DecodeParams& p,
   ptx::wait_for_prerequisites();
   if (p.h_out.base != nullptr) {
     if (p.norm.n.base != nullptr) meet<Cfg>(p, smem.ready(0), barriers++);
-    stream_activations<Cfg>(p.x, p.x_map, p.m, smem, gate_up_phase<Cfg>(p), ring);
+    stream_activations<Cfg>(p.x, p.x_map, p.m, smem, gate_up, ring);
     if (p.y.base != nullptr) meet<Cfg>(p, smem.ready(1), barriers++);
   }
   if (p.y.base != nullptr) {
-    stream_activations<Cfg>(p.h_in, p.h_map, p.m, smem, down_phase<Cfg>(p), ring);
+    stream_activations<Cfg>(p.h_in, p.h_map, p.m, smem, down, ring);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include "cuda/sm90/decode_config.hpp"
+#include "cuda/sm90/decode_schedule.hpp"
 #include "cuda/sm90/gemm_params.hpp"
 #include "cuda/workspace.hpp"
 #include "sluice/plan.hpp"
@@ -37,31 +38,34 @@ struct DecodeNorm {
   float eps;
 };
 
+// What producers need for their first copy lies together at the front: parameters come by cache
+// lines too, and the launch waits for each.
 struct DecodeParams {
-  RowMajor x;         // [m, d], or n
-  RowMajor h_in;      // [m, h]
+  int m;
+  int d;
+  int h;
+  int weights_static;
+  int split;          // of K among the CTAs of a cluster; 1 with both operators
+  EvenShares shares;  // units of down, of gate_up where the launch has no down, to each cluster
+  RowMajor h_out;     // null: no gate_up
+  RowMajor y;         // null: no down
+  WeightRows w_gate;
+  WeightRows w_up;
+  WeightRows w_down;
+  RowMajor x;     // [m, d], or n
+  RowMajor h_in;  // [m, h]
+  PairWalk pair;
+  int up_first;       // the pairs' first rows are up
   CUtensorMap x_map;  // of more than kDecodeRowTokens tokens: x in boxes of 64 columns x m
   CUtensorMap h_map;
   CUtensorMap w_pair_map;  // of tilings with weight boxes: 64 columns of 8 gate and 8 up rows
   CUtensorMap w_down_map;  // 64 columns x 16 rows
-  PairWalk pair;
-  int up_first;  // the pairs' first rows are up
-  WeightRows w_gate;
-  WeightRows w_up;
-  WeightRows w_down;
   DecodeNorm norm;
-  RowMajor h_out;     // null: no gate_up
-  RowMajor y;         // null: no down
   RowMajor residual;  // [m, d]
   const void* b_gate;
   const void* b_up;
   const void* b_down;
   Gate gate;
-  int m;
-  int d;
-  int h;
-  int split;  // of K among the CTAs of a cluster; 1 with both operators
-  int weights_static;
   WorkspaceHeader* header;  // barriers: one between gate_up and down, one before them for the norm
 };
 

@@ -112,31 +112,38 @@ inline constexpr int kResident = 2 * (DecodeSmem<Cfg>::kBytes + 1024) <= 228 * 1
 
 inline constexpr int kDecodeThreads = kConsumers + 32 * (kWeightWarps + 1);
 
-// This CTA's place among those that share weight rows (a cluster), and theirs among all.
+// This CTA's place among the 1, 2 or 4 that share weight rows, a cluster, and theirs among all.
 struct Group {
   int index;
-  int count;
   int rank;
-  __device__ explicit Group(int split)
-      : index(static_cast<int>(blockIdx.x) / split),
-        count(static_cast<int>(gridDim.x) / split),
-        rank(static_cast<int>(blockIdx.x) % split) {}
+  __device__ explicit Group(int split) {
+    const int cta = static_cast<int>(blockIdx.x);
+    index = split == 4 ? cta / 4 : split == 2 ? cta / 2 : cta;  // shifts, no division
+    rank = cta - index * split;
+  }
 };
 
 template <class Cfg>
+__device__ __forceinline__ int split_of(const DecodeParams& p) {
+  return Cfg::kWeightBoxes ? p.split : 1;
+}
+
+template <class Cfg>
 __device__ __forceinline__ DecodePhase gate_up_phase(const DecodeParams& p) {
-  const Group group(p.split);
-  const UnitRange units =
-      gate_up_share(p.d, p.h, Cfg::kWeightBoxes, p.y.base != nullptr, group.index, group.count);
+  const Group group(split_of<Cfg>(p));
+  const UnitRange units = p.y.base == nullptr
+                              ? p.shares.part(group.index)
+                              : gate_up_beside_down(p.d, p.h, Cfg::kWeightBoxes, group.index,
+                                                    static_cast<int>(gridDim.x));
   return make_phase(units, Cfg::kRows / (2 * kUnitPairs<Cfg>), p.d, Cfg::kDepth, group.rank,
-                    p.split);
+                    split_of<Cfg>(p));
 }
 
 template <class Cfg>
 __device__ __forceinline__ DecodePhase down_phase(const DecodeParams& p) {
-  const Group group(p.split);
-  return make_phase(down_share(p.d, Cfg::kWeightBoxes, group.index, group.count),
-                    Cfg::kRows / kUnitRows<Cfg>, p.h, Cfg::kDepth, group.rank, p.split);
+  const Group group(split_of<Cfg>(p));
+  return make_phase(p.shares.part(group.index), Cfg::kRows / kUnitRows<Cfg>, p.h, Cfg::kDepth,
+                    group.rank, split_of<Cfg>(p));
 }
 
 }  // namespace sluice::cuda::sm90
