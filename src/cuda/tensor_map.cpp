@@ -109,8 +109,13 @@ Reason pair_view_refusal(const OperandSpec& spec) noexcept {
              : Reason{};
 }
 
+bool blocks_take_turns(const Layout& l) noexcept {
+  return l.block_stride_bytes == 2 * l.block_rows * l.row_stride_bytes;
+}
+
 Expected<PairView> make_pair_view(const OperandSpec& spec, const void* gate, const void* up,
-                                  std::int32_t box_k, std::int32_t box_groups) noexcept {
+                                  std::int32_t box_k, std::int32_t box_groups,
+                                  std::int32_t longest_turn) noexcept {
   if (const Reason reason = pair_view_refusal(spec); !reason.empty()) return unsupported(reason);
   for (const Reason& reason :
        {check_base(spec, gate), check_base(spec, up), check_box(spec, box_k, "columns"),
@@ -139,6 +144,14 @@ Expected<PairView> make_pair_view(const OperandSpec& spec, const void* gate, con
   push(view, spec.cols, size_bytes(spec.dtype), box_k);
   if (b > kPairGroupRows) {
     const std::int64_t q = b / kPairGroupRows;
+    if (longest_turn % q == 0 && blocks_take_turns(spec.layout) &&
+        distance == b * order.row_stride) {
+      pair.groups_dim = view.rank;
+      pair.groups_a_copy = box_groups;
+      pair.groups_a_turn = static_cast<int>(q);
+      push(view, 2 * spec.rows, order.row_stride, 2 * kGroup * box_groups);
+      return pair;
+    }
     push(view, kPairGroupRows, order.row_stride, kGroup);
     push(view, 2, distance, 2);
     pair.groups_dim = view.rank;
@@ -172,7 +185,9 @@ Expected<PairView> make_pair_view(const OperandSpec& spec, const void* gate, con
 TensorCoords pair_coords(const PairView& pair, std::int64_t k, std::int64_t group) noexcept {
   TensorCoords coords{};
   coords.at[0] = static_cast<std::int32_t>(k);
-  if (pair.groups_a_block == 0) {
+  if (pair.view.rank == 2) {
+    coords.at[pair.groups_dim] = static_cast<std::int32_t>(2 * kPairGroupRows * group);
+  } else if (pair.groups_a_block == 0) {
     coords.at[pair.groups_dim] = static_cast<std::int32_t>(group);
   } else {
     coords.at[pair.groups_dim] = static_cast<std::int32_t>(group % pair.groups_a_block);

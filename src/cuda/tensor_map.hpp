@@ -31,12 +31,16 @@ struct TensorView {
 ///   none, b = 1, b = 8   (K, 8 rows, 2 halves, groups)                       rank 4
 ///   b = 2, b = 4         (K, b rows, 8/b blocks, 2 halves, groups)           rank 5
 ///   b = 8q, q > 1        (K, 8 rows, 2 halves, q groups of a block, blocks)  rank 5
+///   the same, whose blocks of gate and up take turns in one run of rows, where asked for:
+///                        (K, rows of both)                                   rank 2
 struct PairView {
   TensorView view;
   bool up_first = false;            ///< half 0 is up: its pointer is the lower one
   int groups_dim = 3;               ///< dimension that counts groups (b = 8q: those of a block)
   std::int64_t groups_a_block = 0;  ///< q where b = 8q and q > 1, else 0
   int groups_a_copy = 0;            ///< groups that one copy brings; divides the wanted ones
+  /// Groups whose first halves follow each other before their second halves do: q under rank 2.
+  int groups_a_turn = 1;
 };
 
 /// Coordinates of the copy that starts at column k and row group `group`, innermost first.
@@ -61,10 +65,16 @@ inline constexpr std::int64_t kPairGroupRows = 8;
 /// The view of w_gate and w_up. A copy brings `box_k` columns of up to `box_groups` groups (both
 /// halves); groups_a_copy says how many fit the blocks. Errors: kUnsupported with the reason: those
 /// of pair_view_refusal(), a base that is no multiple of 16 bytes, a distance of gate and up that
-/// is no multiple of 16 or not below 2^40, a box over 256.
+/// is no multiple of 16 or not below 2^40, a box over 256. Blocks of up to 8 `longest_turn` rows
+/// that take turns come as they lie, in one plain copy: their number of groups divides it.
 [[nodiscard]] Expected<PairView> make_pair_view(const OperandSpec& spec, const void* gate,
                                                 const void* up, std::int32_t box_k,
-                                                std::int32_t box_groups) noexcept;
+                                                std::int32_t box_groups,
+                                                std::int32_t longest_turn = 1) noexcept;
+
+/// Whether blocks of this layout leave room for one of the other matrix between them, and for no
+/// more: gate and up then take turns in one run of rows where their pointers are a block apart.
+[[nodiscard]] bool blocks_take_turns(const Layout& layout) noexcept;
 
 /// Why no plain two-dimensional view takes this operand; nothing where one does.
 [[nodiscard]] detail::Reason matrix_view_refusal(const OperandSpec& spec) noexcept;

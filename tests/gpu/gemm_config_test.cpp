@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/sm90/gemm.hpp"
 #include "fake_devices.hpp"
 #include "harness/case.hpp"
 #include "sluice/plan.hpp"
@@ -194,6 +195,13 @@ TEST(GemmConfig, GoldenChoicesOfGateUp) {
   EXPECT_EQ(best(gate_up(256, 8192, 28672)), "pp128x128c2g8");
   EXPECT_EQ(best(gate_up(512, 8192, 28672)), "pp128x160c2g8");
   EXPECT_EQ(best(gate_up(2048, 8192, 28672)), "pp128x192c2g8");
+  // A share of 405B, measured: 104 tiles of 128, one a CTA, against 60 of 224 that are cut; 70 of
+  // 192 twice.
+  EXPECT_EQ(best(gate_up(96, 16384, 6656)), "pp128x128c1g16");
+  EXPECT_EQ(best(gate_up(128, 16384, 6656)), "pp128x128c1g16");
+  EXPECT_EQ(best(gate_up(192, 16384, 6656)), "co128x224c1g16");
+  EXPECT_EQ(best(gate_up(256, 16384, 6656)), "co128x224c1g16");
+  EXPECT_EQ(best(gate_up(384, 16384, 6656)), "pp128x192c1g16");
   // 1110 tiles of 192, 17 waves (16.8 are full): 3264 against 21 waves of 160: 3394.
   EXPECT_EQ(best(gate_up(512, 16384, 53248)), "pp128x192c2g8");
   EXPECT_EQ(best(gate_up(4096, 16384, 53248)), "pp128x192c2g8");
@@ -287,6 +295,46 @@ TEST(GemmConfig, KeepsStepWhereAWaveReadsMoreThanL2Holds) {
   EXPECT_FALSE(cuda::sm90::keeps_step(down(512, 4096, 14336), {.tile_n = 128}));
 }
 
+// What a launch is told: the order of a shape's tiles, and a word to keep in step by where
+// keeps_step() says so, the next of all for each launch.
+TEST(GemmLaunch, TakesOrderAndStepFromTheShape) {
+  using cuda::sm90::GemmLaunch;
+  using cuda::sm90::GemmParams;
+  const auto set = [](GemmKind kind, const Tiling& tiling, int m, int n, int k, int& ctas) {
+    GemmParams params{};
+    params.m = m, params.n = n, params.k = k;
+    ctas = cuda::sm90::set_order({.tiling = tiling, .sm_count = kSmCount}, kind, params);
+    return params;
+  };
+  const Tiling wide{.tile_n = 192};
+  int ctas = 0;
+  // 70B: 16 row tiles by 299 columns of 96 outputs.
+  const GemmParams in_step = set(GemmKind::kGateUp, wide, 4096, 28672, 8192, ctas);
+  EXPECT_EQ(ctas, kSmCount);
+  EXPECT_EQ(in_step.order.m_tiles, 16);
+  EXPECT_EQ(in_step.order.tiles, 16 * 299);
+  EXPECT_EQ(in_step.order.whole, in_step.order.tiles);
+  EXPECT_EQ(in_step.order.group, wide.group);
+  const int first = in_step.step_word;
+  EXPECT_GE(first, 0);
+  for (int i = 1; i <= cuda::sm90::kStepWords; ++i) {
+    EXPECT_EQ(set(GemmKind::kGateUp, wide, 4096, 28672, 8192, ctas).step_word,
+              (first + i) % cuda::sm90::kStepWords);
+  }
+  // 8B: L2 holds what a wave reads. The two products of dx are one of twice the k.
+  EXPECT_EQ(set(GemmKind::kGateUp, wide, 4096, 14336, 4096, ctas).step_word, -1);
+  EXPECT_EQ(set(GemmKind::kDown, wide, 4096, 14336, 4096, ctas).step_word, -1);
+  EXPECT_GE(set(GemmKind::kInputGrad, wide, 4096, 14336, 4096, ctas).step_word, 0);
+  // Fewer tiles than CTAs.
+  const GemmParams few = set(GemmKind::kDown, {.tile_n = 128}, 300, 1024, 4096, ctas);
+  EXPECT_EQ(ctas, 2 * 16);
+  EXPECT_EQ(few.order.tiles, 16);
+  // Narrow tiles behind the whole ones.
+  const GemmParams cut = set(GemmKind::kGateUpGrad, wide, 4096, 14336, 4096, ctas);
+  EXPECT_EQ(cut.order.whole, 16 * 74);
+  EXPECT_EQ(cut.order.tiles, 16 * (74 + 2));
+}
+
 TEST(GemmConfig, OutBoxesFillTheTileAndASwizzleSpan) {
   for (const GemmKind kind : kKinds) {
     for (const Tiling& tiling : cuda::sm90::tilings(kind)) {
@@ -321,14 +369,18 @@ TEST(CudaSm90, IsChosenOnHopper) {
                   : std::string(made.error().message);
     };
     EXPECT_EQ(chosen("512x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x128c2g8");
-    // 160 rows in a cluster of two are five groups of 8 a CTA: no whole blocks of 16, nor of 32.
+    // Blocks come as they lie where a tile is a multiple of a block of both: 160 rows of 32, not of
+    // 64, for which 14 waves of 128 are fewer rows than 10 of 192. Blocks of 24 come by copies of
+    // whole ones, three groups each.
     EXPECT_EQ(chosen("1024x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x160c2g8");
     EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved8"),
               "cuda.sm90 sm90.gate_up.pp128x160c2g8");
     EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved16"),
-              "cuda.sm90 sm90.gate_up.pp128x192c2g8");
+              "cuda.sm90 sm90.gate_up.pp128x160c2g8");
     EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved32"),
-              "cuda.sm90 sm90.gate_up.pp128x192c1g16");
+              "cuda.sm90 sm90.gate_up.pp128x128c2g8");
+    EXPECT_EQ(chosen("1024x4096x14352:gate_up:interleaved24"),
+              "cuda.sm90 sm90.gate_up.pp128x192c2g8");
     EXPECT_EQ(chosen("512x4096x14336:down:residual"), "cuda.sm90 sm90.down.pp128x128c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 sm90.gate_up_grad.pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),

@@ -3,6 +3,7 @@
 // element the layout names, nothing is reached outside the matrices, and what has no view says why.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -45,8 +46,9 @@ std::int64_t reach(const TensorView& view, const std::vector<std::int64_t>& inde
 // Walks all copies of a pair view in order, as shared memory would receive them, and checks each
 // row's address against the layout.
 void expect_rows_in_order(const OperandSpec& spec, std::int64_t gate_at, std::int64_t up_at,
-                          std::int32_t box_groups) {
-  const auto made = make_pair_view(spec, pointer(gate_at), pointer(up_at), kBoxK, box_groups);
+                          std::int32_t box_groups, std::int32_t longest_turn = 1) {
+  const auto made =
+      make_pair_view(spec, pointer(gate_at), pointer(up_at), kBoxK, box_groups, longest_turn);
   ASSERT_TRUE(made) << made.error().message;
   const PairView& pair = *made;
   const TensorView& view = pair.view;
@@ -73,8 +75,10 @@ void expect_rows_in_order(const OperandSpec& spec, std::int64_t gate_at, std::in
         index[d] += start.at[i];
         inside = inside && index[d] < view.dims[i];
       }
-      const std::int64_t row = (group + box_row / 16) * 8 + box_row % 8;
-      const bool second = box_row / 8 % 2 == 1;
+      const std::int64_t chunk = 2 * group + box_row / 8;  // of eight rows
+      const std::int64_t turn = pair.groups_a_turn;
+      const std::int64_t row = (chunk / (2 * turn) * turn + chunk % turn) * 8 + box_row % 8;
+      const bool second = chunk / turn % 2 == 1;
       EXPECT_EQ(inside, row < spec.rows);
       if (inside) {
         const std::int64_t matrix = second == pair.up_first ? gate_at : up_at;
@@ -113,6 +117,40 @@ TEST(TensorView, InterleavedBlocksInEitherOrder) {
       expect_rows_in_order(spec, 256 + b * kCols * 2, 256, box_groups);
     }
   }
+}
+
+// Blocks whose groups divide the longest turn are one plain matrix, where they take turns.
+TEST(TensorView, BlocksThatTakeTurnsComeAsTheyLie) {
+  constexpr std::int64_t kCols = 72;
+  constexpr std::int64_t kRow = kCols * 2;
+  const auto turn_of = [](const OperandSpec& spec, std::int64_t apart, std::int32_t longest) {
+    const PairView pair =
+        make_pair_view(spec, pointer(0), pointer(apart), kBoxK, 6, longest).value();
+    EXPECT_EQ(pair.view.rank == 2, pair.groups_a_turn > 1);
+    return pair.groups_a_turn;
+  };
+  for (const auto& [b, longest, turn] : {std::array{8, 4, 1},
+                                         {16, 1, 1},
+                                         {16, 2, 2},
+                                         {16, 4, 2},
+                                         {24, 4, 1},
+                                         {32, 2, 1},
+                                         {32, 4, 4}}) {
+    const OperandSpec spec = spec_of(192, kCols, interleaved_rows(b, kCols, DType::kBF16));
+    EXPECT_EQ(turn_of(spec, b * kRow, longest), turn) << b << " " << longest;
+    // Up of another buffer.
+    EXPECT_EQ(turn_of(spec, 400 * kRow, longest), 1);
+    for (const std::int32_t box_groups : {4, 6, 12}) {
+      expect_rows_in_order(spec, 256, 256 + b * kRow, box_groups, longest);
+      expect_rows_in_order(spec, 256 + b * kRow, 256, box_groups, longest);
+    }
+  }
+  // Room for more than a block between two.
+  const OperandSpec apart = spec_of(
+      192, kCols, {.row_stride_bytes = kRow, .block_rows = 16, .block_stride_bytes = 48 * kRow});
+  EXPECT_FALSE(blocks_take_turns(apart.layout));
+  EXPECT_EQ(turn_of(apart, 16 * kRow, 4), 1);
+  expect_rows_in_order(apart, 256, 256 + 16 * kRow, 6, 4);
 }
 
 TEST(TensorView, RanksAreTheDocumentedOnes) {

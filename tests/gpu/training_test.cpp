@@ -15,14 +15,15 @@ namespace {
 using harness::Case;
 using harness::OperandSet;
 
-// The bytes of every output of a case, run by a forced variant and config that the plan confirms.
-std::vector<std::string> outputs_of(const Case& c, OperandSet& set, const char* variant,
-                                    const char* config) {
+// The bytes of every output of a problem on the operands of a set, or some of another, run by a
+// forced variant and config that the plan confirms.
+std::vector<std::string> outputs_of(const Problem& problem, const Operands& operands,
+                                    OperandSet& set, const char* variant, const char* config) {
   harness::Rig& rig = gpu::rig();
   Options options;
   options.variant = variant;
   options.config = config;
-  const auto made = plan(c.problem, rig.device(), options);
+  const auto made = plan(problem, rig.device(), options);
   EXPECT_OK(made);
   if (!made) return {};
   EXPECT_STREQ(made->variant_name(), variant);
@@ -30,7 +31,7 @@ std::vector<std::string> outputs_of(const Case& c, OperandSet& set, const char* 
   EXPECT_OK(set.reset_outputs());
   auto workspace = harness::make_workspace(*made, rig);
   EXPECT_OK(workspace);
-  EXPECT_OK(run(*made, set.operands(), workspace->workspace, rig.stream()));
+  EXPECT_OK(run(*made, operands, workspace->workspace, rig.stream()));
   EXPECT_OK(rig.synchronize());
   EXPECT_OK(set.check_canaries());
   std::vector<std::string> out;
@@ -42,6 +43,11 @@ std::vector<std::string> outputs_of(const Case& c, OperandSet& set, const char* 
                      static_cast<std::size_t>(extent_bytes(matrix->spec)));
   }
   return out;
+}
+
+std::vector<std::string> outputs_of(const Case& c, OperandSet& set, const char* variant,
+                                    const char* config) {
+  return outputs_of(c.problem, set.operands(), set, variant, config);
 }
 
 // Where two outputs first differ, or nothing.
@@ -228,6 +234,32 @@ TEST(GpuTraining, GateUpSavesGAndU) {
       EXPECT_EQ(
           std::memcmp(want->data, got->data, static_cast<std::size_t>(extent_bytes(want->spec))), 0)
           << config;
+    }
+  }
+}
+
+// How the weights lie shows in no bit of h, g and u, by every tiling: rows one by one, and in
+// blocks that come as they lie, by whole blocks and by parts of one.
+TEST(GpuTraining, PlacementOfWeightsChangesNoBit) {
+  if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs Hopper";
+  for (const std::string shape : {"300x136x960:gate_up:bias", "1030x72x1920:gate_up:fp16"}) {
+    const Case apart = harness::parse_case(shape + ":save").value();
+    auto set = std::move(OperandSet::make(apart, gpu::rig()).value());
+    for (const std::string layout : {"interleaved1", "interleaved16", "interleaved16+up_first",
+                                     "interleaved24", "interleaved32+up_first", "interleaved64"}) {
+      const Case placed = harness::parse_case(shape + ":" + layout).value();
+      auto weights = std::move(OperandSet::make(placed, gpu::rig()).value());
+      Problem problem = apart.problem;
+      problem.layout.w_gate_up = placed.problem.layout.w_gate_up;
+      Operands operands = set->operands();
+      operands.w_gate = weights->operands().w_gate;
+      operands.w_up = weights->operands().w_up;
+      for (const std::string& name :
+           config_names("cuda.sm90", apart.problem, gpu::rig().device())) {
+        const auto want = outputs_of(apart, *set, "cuda.sm90", name.c_str());
+        const auto got = outputs_of(problem, operands, *set, "cuda.sm90", name.c_str());
+        EXPECT_EQ(difference(*set, want, got), "") << shape << " " << layout << " " << name;
+      }
     }
   }
 }

@@ -170,6 +170,18 @@ TEST_P(PerOp, TensorCoreTiles) {
   }
 }
 
+// Blocks of gate rows and of up rows come as they lie where a tile is a multiple of both, else by
+// copies of whole blocks, or of a part.
+TEST(Variants, BlocksOfRowsThatTakeTurns) {
+  for (const std::string layout : {"interleaved16", "interleaved16+up_first", "interleaved24",
+                                   "interleaved32", "interleaved32+up_first", "interleaved64"}) {
+    for (const std::string text :
+         {"300x136x1536:gate_up:identity:fill=integers:", "1030x72x1536:gate_up:fp16:bias:"}) {
+      EXPECT_GT(verify_everywhere(text + layout), 0);
+    }
+  }
+}
+
 // With the identity gate and small integers there is nothing to round: any error is an index.
 TEST_P(PerOp, IntegersAreExact) {
   for (const std::string& shape : kShapes) {

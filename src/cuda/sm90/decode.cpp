@@ -219,7 +219,8 @@ class Launcher {
                                 TensorSwizzle::kSwizzle128);
     if (!encoded) return encoded.error();
     params.w_pair_map = *encoded;
-    params.pair = {pair->view.rank, static_cast<int>(pair->groups_a_block), pair->groups_a_copy};
+    params.pair = {pair->view.rank, static_cast<int>(pair->groups_a_block), pair->groups_a_copy,
+                   pair->groups_a_turn};
     params.up_first = pair->up_first ? 1 : 0;
     return {};
   }

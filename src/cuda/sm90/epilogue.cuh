@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From accumulators to the output tile in shared memory: bias, gate, gate's gradient or residual,
-// rounding, stmatrix. A gated tile's accumulators hold eight gate columns, then the same eight
-// columns of up.
+// rounding, stmatrix. A gated tile's accumulators hold chunks of eight columns of gate and of up in
+// turns.
 #pragma once
 
 #include <cstdint>
@@ -67,47 +67,63 @@ __device__ __forceinline__ void store_rows(char* out, int row0, const Values& va
   }
 }
 
+// The pairs that store_rows() asks for, from the sums of 64 rows: g (`up` false) or u as they are.
+// A gated tile holds one, two or four chunks of eight columns of the paired view's first half, then
+// the same columns of its second, by turns. NOTE: every candidate is read, then one is chosen: an
+// array whose index is chosen lies in memory. And up_first is asked before the turn: what g and u
+// have in common ptxas would work out for all accumulators ahead of the gate, and spill.
+template <class Cfg>
+__device__ __forceinline__ Pair half_pair(const GemmParams& p, bool up,
+                                          const float (&d)[Cfg::kTileN / 2], int c, int i) {
+  const bool second = up == (p.up_first == 0);
+  const int turns = p.pair.groups_a_turn;
+  const auto by_turns = [&](int turn, int x) {
+    const int first = 4 * (c / turn * 2 * turn + c % turn) + 2 * i + x;
+    const float a = d[first];
+    const float b = d[first + 4 * turn];
+    return second ? b : a;
+  };
+  const auto sum = [&](int x) {
+    const float one = by_turns(1, x);
+    const float two = by_turns(2, x);
+    const float sum = turns == 2 ? two : one;
+    if constexpr (Cfg::kTileN % 64 == 0) {  // longest_turn()
+      const float four = by_turns(4, x);
+      return turns == 4 ? four : sum;
+    }
+    return sum;
+  };
+  return {sum(0), sum(1)};
+}
+
 // Adds b_gate and b_up to 64 rows of sums: d then holds g and u.
 template <class Cfg>
 __device__ __forceinline__ void add_biases(const GemmParams& p, Tile tile,
                                            float (&d)[Cfg::kTileN / 2]) {
   if (p.bias0 == nullptr) return;
+  using Element = typename Cfg::Element;
+  const int turn = p.pair.groups_a_turn;
   const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
-  const void* first = p.up_first != 0 ? p.bias1 : p.bias0;
-  const void* second = p.up_first != 0 ? p.bias0 : p.bias1;
 #pragma unroll
-  for (int c = 0; c < Cfg::kOutCols / 8; ++c) {
-    const int col = col0 + 8 * c;
-    using Element = typename Cfg::Element;
-    const Pair a = load_pair<Element>(first, col, col < p.n, col + 1 < p.n);
-    const Pair b = load_pair<Element>(second, col, col < p.n, col + 1 < p.n);
+  for (int chunk = 0; chunk < Cfg::kTileN / 8; ++chunk) {
+    const bool up = (chunk / turn % 2 == 1) != (p.up_first != 0);
+    const int col = col0 + 8 * (chunk / (2 * turn) * turn + chunk % turn);
+    const Pair bias = load_pair<Element>(up ? p.bias1 : p.bias0, col, col < p.n, col + 1 < p.n);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      d[8 * c + 2 * i] += a.lo;
-      d[8 * c + 2 * i + 1] += a.hi;
-      d[8 * c + 4 + 2 * i] += b.lo;
-      d[8 * c + 4 + 2 * i + 1] += b.hi;
+      d[4 * chunk + 2 * i] += bias.lo;
+      d[4 * chunk + 2 * i + 1] += bias.hi;
     }
   }
-}
-
-// The pairs that store_rows() asks for, from the sums of 64 rows: g (`up` false) or u as they are.
-template <class Cfg>
-__device__ __forceinline__ Pair half_pair(const GemmParams& p, bool up,
-                                          const float (&d)[Cfg::kTileN / 2], int c, int i) {
-  const int a = 8 * c + 2 * i;
-  return up == (p.up_first == 0) ? Pair{d[a + 4], d[a + 5]} : Pair{d[a], d[a + 1]};
 }
 
 // h = gate(g, u).
 template <class Cfg>
 __device__ __forceinline__ Pair gated_pair(const GemmParams& p, const Gate& gate,
                                            const float (&d)[Cfg::kTileN / 2], int c, int i) {
-  const bool swap = p.up_first != 0;
-  const float a0 = d[8 * c + 2 * i], a1 = d[8 * c + 2 * i + 1];
-  const float b0 = d[8 * c + 4 + 2 * i], b1 = d[8 * c + 4 + 2 * i + 1];
-  return {math::gate_mul(gate, swap ? b0 : a0, swap ? a0 : b0),
-          math::gate_mul(gate, swap ? b1 : a1, swap ? a1 : b1)};
+  const Pair g = half_pair<Cfg>(p, false, d, c, i);
+  const Pair u = half_pair<Cfg>(p, true, d, c, i);
+  return {math::gate_mul(gate, g.lo, u.lo), math::gate_mul(gate, g.hi, u.hi)};
 }
 
 // y = d + bias + residual at (row, col), a place that may lie outside.

@@ -17,7 +17,10 @@ struct GemmLaunch {
   Stream stream = nullptr;
 };
 
-/// Fills params.order for the tiling and enqueues the kernel. kInternal for a tiling that
+/// Fills params.order and params.step_word for a launch of tiles in waves. Returns its CTAs.
+[[nodiscard]] int set_order(const GemmLaunch& launch, GemmKind kind, GemmParams& params) noexcept;
+
+/// Completes params by set_order() and enqueues the kernel. kInternal for a tiling that
 /// tilings() does not list. gate_up.cu, down.cu, gate_up_grad.cu,
 /// mlp_grad.cu.
 Status launch_gate_up(const GemmLaunch& launch, GemmParams& params) noexcept;

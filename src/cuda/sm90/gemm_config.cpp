@@ -66,6 +66,10 @@ constexpr double kMemoryPs = 57.4;
 constexpr double kWavePs = 28.9;
 constexpr double kInStepPs = 24.0;
 constexpr double kOutOfStepPs = 40.8;
+// The same of gate_up with k above 8192 (405B), in waves and out of step: a long k hides a tile's
+// start, and takes CTAs out of step further apart.
+constexpr double kLongWavePs = 24.5;
+constexpr double kLongOutOfStepPs = 47.0;
 // Three consumers take this much longer on the tensor cores than two do for as many rows.
 constexpr double kThreeConsumers = 1.2;
 // Microseconds of a launch in waves, of one under stream-K, and of each partial sum of a cut tile.
@@ -87,17 +91,21 @@ int clusters(const GemmShape& shape, const Tiling& t) {
 double small_copies(const GemmShape& shape, const Tiling& t) {
   const std::int64_t groups = t.tile_n / 16 / t.cluster;
   if (shape.block_groups <= 1) return 1;
+  if (shape.turns && longest_turn(t) % shape.block_groups == 0) return 1;  // one plain copy
   if (groups % shape.block_groups == 0) return t.tile_n == 192 ? 1.03 : 1.25;
   const std::int64_t copies = groups / std::gcd(groups, shape.block_groups);
   return std::max(1.0, 0.5 * static_cast<double>(copies));
 }
+
+bool long_k(const GemmShape& shape) { return shape.kind == GemmKind::kGateUp && shape.k > 8192; }
 
 // Picoseconds of a tile of `cols` weight rows, for one of k.
 double tile_ps(const GemmShape& shape, const Tiling& t, int cols) {
   const std::int64_t row_tiles = ceil_div(shape.m, t.rows);
   const auto rows = static_cast<double>(std::min<std::int64_t>(shape.m, t.rows));
   const double tensor = cols * (static_cast<double>(t.rows) / kTileM) * kTensorPs;
-  const double stage = (t.rows + static_cast<double>(cols) / t.cluster) * kWavePs;
+  const double stage =
+      (t.rows + static_cast<double>(cols) / t.cluster) * (long_k(shape) ? kLongWavePs : kWavePs);
   // NOTE: rows of a box behind the matrix cost more than rows of it: 90, 80 and 67 us at 8B's
   // gate_up with 16, 64 and 128 tokens.
   const double empty = row_tiles == 1 ? 1.4 - 0.4 * rows / kTileM : 1.0;
@@ -139,8 +147,9 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   const StreamK s = stream_k_schedule(shape, t);
   const double multiply = t.rows == 192 ? kThreeConsumers * tensor : tensor;
   const bool in_step = s.workers % tiles == 0 || tiles % s.workers == 0;
+  const double apart = long_k(shape) ? kLongOutOfStepPs : kOutOfStepPs;
   const double stage =
-      (rows + static_cast<double>(t.tile_n) / t.cluster) * (in_step ? kInStepPs : kOutOfStepPs);
+      (rows + static_cast<double>(t.tile_n) / t.cluster) * (in_step ? kInStepPs : apart);
   const double share = static_cast<double>(tiles) / s.workers;
   const bool whole = tiles % s.workers == 0;
   const double pieces = whole ? 0 : static_cast<double>(s.k_units) / s.each + (in_step ? 0 : 1);

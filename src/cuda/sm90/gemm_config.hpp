@@ -48,6 +48,7 @@ struct GemmShape {
   bool partials = true;  ///< partial sums have a place in the workspace: stream-K may serve
   /// Groups of 8 rows in a block, where gate and up alternate in blocks of more; 0 elsewhere.
   std::int64_t block_groups = 0;
+  bool turns = false;  ///< those blocks take turns in one run of rows
 };
 
 /// Microseconds of a shape under a tiling, by a model: the longest of what the tensor cores, the
@@ -77,6 +78,12 @@ inline constexpr int kStreamKMaxTokens = 384;
 /// Who multiplies what of a shape under a stream-K tiling: at most one worker a cluster that fits
 /// the device.
 [[nodiscard]] StreamK stream_k_schedule(const GemmShape& shape, const Tiling& tiling) noexcept;
+
+/// Groups of 8 gate rows that may follow each other in a tile before the same rows of up: the
+/// epilogue of few tokens goes by 32 weight rows, the others' by tiles.
+[[nodiscard]] constexpr int longest_turn(const Tiling& tiling) noexcept {
+  return tiling.stream_k || tiling.tile_n % 64 != 0 ? 2 : 4;
+}
 
 /// Bytes of the workspace where CTAs leave the sums of cut tiles: two tiles each, in fp32; 0 where
 /// no tile is cut.

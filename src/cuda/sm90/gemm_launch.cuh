@@ -2,9 +2,6 @@
 // From a Tiling to its instantiation. Included by the .cu file of each operator.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
-
 #include "cuda/launch.hpp"
 #include "cuda/sm90/gemm.cuh"
 #include "cuda/sm90/gemm.hpp"
@@ -53,27 +50,10 @@ struct GemmConfig {
   static constexpr int kSmemBytes = kStages * kStageBytes + kOutBytes + kBarriers * 8;
 };
 
-// Launches take step words in turn, so that two at once mostly have two; one that was captured
-// keeps its own.
-inline int next_step_word() noexcept {
-  static std::atomic<unsigned> next{0};
-  return static_cast<int>(next.fetch_add(1, std::memory_order_relaxed) % kStepWords);
-}
-
 template <class Cfg>
 Status launch_config(const GemmLaunch& launch, GemmParams& p) noexcept {
-  const int rows = kTileM * Cfg::kCluster;
-  const GemmShape shape{p.m, std::int64_t{p.n} * (Cfg::kTileN / Cfg::kOutCols),
-                        std::int64_t{p.k} * Cfg::kProducts, Cfg::kKind, launch.sm_count};
-  p.order.m_tiles = (p.m + rows - 1) / rows;
-  p.order.cut = column_cut(shape, launch.tiling);
-  p.order.group = launch.tiling.group;
-  p.order.whole = p.order.m_tiles * p.order.cut.whole;
-  p.order.tiles = p.order.whole + p.order.m_tiles * p.order.cut.narrow;
-  const int clusters = std::min(std::max(1, launch.sm_count / Cfg::kCluster), p.order.tiles);
-  p.step_word = keeps_step(shape, launch.tiling) ? next_step_word() : -1;
   LaunchShape launched;
-  launched.grid = dim3(static_cast<unsigned>(clusters * Cfg::kCluster));
+  launched.grid = dim3(static_cast<unsigned>(set_order(launch, Cfg::kKind, p)));
   launched.block = dim3(kThreads);
   launched.smem_bytes = Cfg::kSmemBytes;
   launched.programmatic = launch.programmatic;

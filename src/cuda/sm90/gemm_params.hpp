@@ -28,6 +28,7 @@ struct PairWalk {
   int rank;
   int groups_a_block;  // 0: the last dimension counts all groups
   int groups_a_copy;
+  int groups_a_turn;  // 1, or 2 or 4 of the first half before as many of the second
 };
 
 // Where a weight's gradient goes, from registers: any row order of the weights.

@@ -105,7 +105,7 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
       const std::int32_t at[5] = {first_col<Cfg>(tile) + box * kColumnBox, k + rank * kDepth};
       ptx::tensor_copy<kAll, 2>(rows + box * kBoxBytes, map, at, full);
     }
-  } else if constexpr (Cfg::kKind == GemmKind::kDown) {
+  } else if (Cfg::kKind == GemmKind::kDown || p.pair.rank == 2) {
     const std::int32_t at[5] = {k, first_row};
     ptx::tensor_copy<kAll, 2>(to, map, at, full);
   } else {

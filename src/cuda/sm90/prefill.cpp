@@ -28,8 +28,10 @@ using Tilings = TilingPair<Tiling>;
 
 GemmShape gate_up_shape(const Problem& p, const Device& device) {
   GemmShape shape{p.m, 2 * p.h, p.d, GemmKind::kGateUp, device.sm_count};
-  const std::int64_t block = p.layout.w_gate_up.block_rows;
-  if (block < p.h) shape.block_groups = block / kPairGroupRows;
+  const auto specs = operand_specs(p);
+  const Layout& w = spec_of(specs, Operand::kWGate).layout;
+  if (w.block_rows < p.h) shape.block_groups = w.block_rows / kPairGroupRows;
+  shape.turns = blocks_take_turns(w);
   return shape;
 }
 GemmShape down_shape(const Problem& p, const Device& device) {

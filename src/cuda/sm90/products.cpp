@@ -92,13 +92,14 @@ Status gate_up(const Call& call, const Tiling& tiling, const Matrix& h, const Ma
   const Matrix w_gate = call.at(Operand::kWGate);
   const Matrix w_up = call.at(Operand::kWUp);
   const auto pair = make_pair_view(w_gate.spec, w_gate.base, w_up.base, kTileK,
-                                   tiling.tile_n / 16 / tiling.cluster);
+                                   tiling.tile_n / 16 / tiling.cluster, longest_turn(tiling));
   if (!pair) return pair.error();
   const auto w =
       encode(pair->view, pair->up_first ? w_up.base : w_gate.base, TensorSwizzle::kSwizzle128);
   if (!w) return w.error();
   params.w = *w;
-  params.pair = {pair->view.rank, static_cast<int>(pair->groups_a_block), pair->groups_a_copy};
+  params.pair = {pair->view.rank, static_cast<int>(pair->groups_a_block), pair->groups_a_copy,
+                 pair->groups_a_turn};
   params.up_first = pair->up_first ? 1 : 0;
   if (p.bias_gate_up) {
     params.bias0 = call.operands.b_gate;
