@@ -18,7 +18,7 @@ inline constexpr std::int64_t kCublasLtScratchBytes = std::int64_t{32} << 20;
 inline constexpr std::int64_t kCublasLtAlignment = 16;
 
 /// How many of the heuristic's algorithms can be asked for.
-inline constexpr int kCublasLtRanks = 4;
+inline constexpr int kCublasLtRanks = 8;
 
 /// A row-major matrix of a product.
 struct LtOperand {
