@@ -484,21 +484,29 @@ class Registers(unittest.TestCase):
 
     def test_the_doctor_says_whether_the_plug_in_is_active(self) -> None:
         point = importlib.metadata.EntryPoint("sluice", "sluice.vllm:register", "vllm.general_plugins")
-        for environment, expected in (
-            ({}, ("ok", "auto")),
-            ({"SLUICE_VLLM": "auto"}, ("ok", "auto")),
-            ({"SLUICE_VLLM": "force"}, ("ok", "force")),
-            ({"SLUICE_VLLM": "off"}, ("no", "off")),
-            ({"SLUICE_VLLM": "yes"}, ("no", "off: SLUICE_VLLM: got 'yes'")),
-            ({"SLUICE_VLLM": "auto", "VLLM_PLUGINS": "other"}, ("no", "off: VLLM_PLUGINS=other")),
+        here = "0.23.1"
+        for version, cuda, environment, expected in (
+            (here, True, {}, ("ok", "auto")),
+            (here, True, {"SLUICE_VLLM": "auto"}, ("ok", "auto")),
+            (here, True, {"SLUICE_VLLM": "force"}, ("ok", "force")),
+            ("0.33.0", True, {"SLUICE_VLLM": "force"}, ("ok", "force")),
+            (here, True, {"SLUICE_VLLM": "off"}, ("no", "off")),
+            (here, True, {"SLUICE_VLLM": "yes"}, ("no", "off: SLUICE_VLLM: got 'yes'")),
+            (here, True, {"VLLM_PLUGINS": "other"}, ("no", "off: VLLM_PLUGINS=other")),
+            ("0.33.0", True, {}, ("no", "off: made for vLLM 0.23.x, this is 0.33.0")),
+            (here, False, {}, ("no", "off: this Sluice was built without CUDA")),
+            (None, True, {}, ("no", "off: vLLM is not installed")),
         ):
             with (
+                self.subTest(version=version, cuda=cuda, environment=environment),
                 mock.patch.dict(os.environ, environment),
+                mock.patch("sluice.doctor._installed", lambda name, version=version: version),
+                mock.patch("sluice.capi.variants", lambda backend, cuda=cuda: ("a",) * cuda),
                 mock.patch("importlib.metadata.entry_points", lambda group: [point]),
             ):
                 (finding,) = doctor._plugins()
-            self.assertEqual(finding.state, expected[0])
-            self.assertIn(f"sluice.vllm:register, {expected[1]}", finding.text)
+                self.assertEqual(finding.state, expected[0])
+                self.assertIn(f"sluice.vllm:register, {expected[1]}", finding.text)
 
 
 if __name__ == "__main__":

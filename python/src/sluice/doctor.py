@@ -97,14 +97,20 @@ def _engines() -> Iterator[Finding]:
 
 
 def _vllm_asks(name: str) -> str:
-    """What the environment says of the plug-in; starts with "off" where vLLM stays as it is."""
+    """What the plug-in would do in vLLM; starts with "off" where vLLM stays as it is."""
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None and name not in allowed.split(","):
         return f"off: VLLM_PLUGINS={allowed}"
+    version = _installed("vllm")
     try:
-        return vllm.mode()
-    except vllm.Unavailable as reason:
+        wanted = vllm.mode()
+        if wanted != "off":
+            if version is None:
+                return "off: vLLM is not installed"
+            vllm.check_fit(wanted, version)
+    except (vllm.Unavailable, ImportError, capi.SluiceError) as reason:
         return f"off: {reason}"
+    return wanted
 
 
 def _plugins() -> Iterator[Finding]:

@@ -17,6 +17,8 @@ from __future__ import annotations
 import logging
 import os
 
+from sluice import capi
+
 MODES = ("auto", "force", "off")
 VERSIONS = ("0.23.",)  # whose classes were read; `force` tries others too
 CACHE_TAG = "SLUICE_CACHE_TAG"
@@ -36,6 +38,15 @@ def mode() -> str:
     if word not in MODES:
         raise Unavailable(f"SLUICE_VLLM: got {word!r}, wanted one of {', '.join(MODES)}")
     return word
+
+
+def check_fit(wanted: str, version: str) -> None:
+    """Raises ``Unavailable`` where this package is none for vLLM of that version, in that mode."""
+    if wanted != "force" and not version.startswith(VERSIONS):
+        raise Unavailable(f"made for vLLM {', '.join(v + 'x' for v in VERSIONS)}, this is "
+                          f"{version}; SLUICE_VLLM=force tries it")  # fmt: skip
+    if not capi.variants("cuda"):
+        raise Unavailable("this Sluice was built without CUDA")
 
 
 def register() -> None:
@@ -60,13 +71,7 @@ def _register(wanted: str) -> str:
     from vllm import envs
     from vllm.platforms import current_platform
 
-    from sluice import capi
-
-    if wanted != "force" and not vllm.__version__.startswith(VERSIONS):
-        raise Unavailable(f"made for vLLM {', '.join(v + 'x' for v in VERSIONS)}, this is "
-                          f"{vllm.__version__}; SLUICE_VLLM=force tries it")  # fmt: skip
-    if not capi.variants("cuda"):
-        raise Unavailable("this Sluice was built without CUDA")
+    check_fit(wanted, vllm.__version__)
     if not (current_platform.is_cuda() and current_platform.has_device_capability(80)):
         raise Unavailable("no GPU of compute capability 8.0 or later")
     if envs.VLLM_BATCH_INVARIANT:
