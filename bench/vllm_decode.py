@@ -366,6 +366,52 @@ def compare(title: str, stock: list[Any], ours: list[Any]) -> None:
         print(f"{text}; log-probabilities moved by {statistics.fmean(moved):.4f}, at most {max(moved):.4f}")
 
 
+def told(r: dict[str, Any]) -> dict[str, Any]:
+    print(f"{r['pass']:<8} {r['m']:>5}  {r['us']:9.1f} us  vLLM {r['baseline_us']:9.1f}  "
+          f"{r['ratio']:.3f}x  sd {r['sd'] or 0:.1f}, {r['baseline_sd'] or 0:.1f} of {r['runs']}  "
+          f"{r.get('clocks', '')} | {r.get('baseline_clocks', '')}", flush=True)  # fmt: skip
+    return r
+
+
+def measure(workers: list[Worker], arguments: argparse.Namespace) -> None:
+    """Everything, of workers that are starting; writes the file after every run."""
+    from torch_gpu import meta  # Torch is loaded while they start
+
+    begin, model = time.perf_counter(), arguments.model
+    for worker in workers:
+        worker.answer()
+    print(f"ready after {time.perf_counter() - begin:.0f} s", flush=True)
+    facts = workers[1].ask("facts")
+    print(facts.get("calls"), *facts.get("choices", ()), sep="\n", flush=True)
+    stock, ours = (worker.ask("check", 4) for worker in workers)
+    compare("ids", stock, ours)
+    compare("stock's own, alone and in a batch", workers[0].ask("check", 1), stock)
+
+    prompts = [told(prompt_row(model, workers, p, arguments.runs)) for p in arguments.prompts]
+    generations = [Generation(workers, batch, arguments.output) for batch in arguments.batches]
+    peaks = [worker.ask("facts")["peak_bytes"] for worker in workers]
+    print(f"peak GiB {[round(peak / 2**30, 2) for peak in peaks]}", flush=True)
+    same = {"tp": arguments.tp, "peak_bytes": peaks[1], "baseline_peak_bytes": peaks[0]}
+    command = (f"python bench/vllm_decode.py --model {model} --output {arguments.output} "
+               f"--runs {arguments.runs}{f' --tp {arguments.tp}' * (arguments.tp > 1)}")  # fmt: skip
+    described: dict[str, Any] = {}
+    for generation in generations * arguments.runs:
+        if time.perf_counter() - begin > arguments.seconds:
+            print("out of time", flush=True)
+            break
+        generation.whole.take()
+        rows = [*prompts, *(g.row(model) for g in generations if g.whole.seconds[0])]
+        described = described or meta(command)  # clocks of a GPU at work
+        save(arguments.json, described, [{**r, **same} for r in rows])
+        told(generation.row(model))
+    for batch in arguments.kernels or ():
+        for worker in workers:
+            idle, kernels = worker.ask("kernels", batch)
+            print(f"kernels of a step of {batch}, none for {idle:.1%} of its time:")
+            for name, count, us in kernels[:14]:
+                print(f"  {count:>4} x {us:7.2f} us  {name[:100]}", flush=True)
+
+
 def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -383,55 +429,15 @@ def main() -> int:
     if arguments.join:
         join(arguments.join, arguments.json)
         return 0
-    command = (f"python bench/vllm_decode.py --model {arguments.model} --output {arguments.output} "
-               f"--runs {arguments.runs}{f' --tp {arguments.tp}' * (arguments.tp > 1)}")  # fmt: skip
-    begin, model = time.perf_counter(), arguments.model
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # what was measured is written
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     most = max([*PROMPTS, *arguments.prompts])  # an engine is the same whatever is asked of it
     workers = [
-        Worker(mode, model, most, arguments.tp, arguments.json.with_suffix(f".{mode}.log"))
+        Worker(mode, arguments.model, most, arguments.tp, arguments.json.with_suffix(f".{mode}.log"))
         for mode in ("off", "auto")
     ]
-    rows: list[dict[str, Any]] = []
-    measured: dict[str, Any] = {}  # clocks of a GPU at work
     try:
-        from torch_gpu import meta  # Torch is loaded while the workers start
-
-        for worker in workers:
-            worker.answer()
-        print(f"ready after {time.perf_counter() - begin:.0f} s", flush=True)
-        facts = [worker.ask("facts") for worker in workers]
-        print(facts[1].get("calls"), *facts[1].get("choices", ()), sep="\n", flush=True)
-        stock, ours = (worker.ask("check", 4) for worker in workers)
-        compare("ids", stock, ours)
-        compare("stock's own, alone and in a batch", workers[0].ask("check", 1), stock)
-        def told(r: dict[str, Any]) -> dict[str, Any]:
-            print(f"{r['pass']:<8} {r['m']:>5}  {r['us']:9.1f} us  vLLM {r['baseline_us']:9.1f}  "
-                  f"{r['ratio']:.3f}x  sd {r['sd'] or 0:.1f}, {r['baseline_sd'] or 0:.1f} of {r['runs']}  "
-                  f"{r.get('clocks', '')} | {r.get('baseline_clocks', '')}", flush=True)  # fmt: skip
-            return r
-
-        prompts = [told(prompt_row(model, workers, p, arguments.runs)) for p in arguments.prompts]
-        rows = prompts
-        generations = [Generation(workers, batch, arguments.output) for batch in arguments.batches]
-        for generation in generations * arguments.runs:
-            if time.perf_counter() - begin > arguments.seconds:
-                print("out of time", flush=True)
-                break
-            generation.whole.take()
-            rows = [*prompts, *(g.row(model) for g in generations if g.whole.seconds[0])]
-            measured = measured or meta(command)
-            save(arguments.json, measured, [{**r, "tp": arguments.tp} for r in rows])
-            told(generation.row(model))
-        facts = [worker.ask("facts") for worker in workers]
-        print(f"peak GiB {[round(f['peak_bytes'] / 2**30, 2) for f in facts]}", flush=True)
-        for batch in arguments.kernels or ():
-            for worker in workers:
-                idle, kernels = worker.ask("kernels", batch)
-                print(f"kernels of a step of {batch}, none for {idle:.1%} of its time:")
-                for name, count, us in kernels[:14]:
-                    print(f"  {count:>4} x {us:7.2f} us  {name[:100]}", flush=True)
+        measure(workers, arguments)
     finally:
         for worker in workers:
             worker.end()

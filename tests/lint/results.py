@@ -80,6 +80,7 @@ OPTIONAL_ROW: dict[str, tuple[str, bool]] = {
     "runs": (COUNT, False),
     "sd": (NUMBER, True),
     "baseline_sd": (NUMBER, True),
+    "baseline_peak_bytes": (COUNT, False),
     "clocks": (TEXT, False),
     "baseline_clocks": (TEXT, False),
 }
