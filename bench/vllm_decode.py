@@ -377,7 +377,7 @@ def measure(workers: list[Worker], arguments: argparse.Namespace) -> None:
     """Everything, of workers that are starting; writes the file after every run."""
     from torch_gpu import meta  # Torch is loaded while they start
 
-    begin, model = time.perf_counter(), arguments.model
+    begin, model, tp = time.perf_counter(), arguments.model, arguments.tp
     for worker in workers:
         worker.answer()
     print(f"ready after {time.perf_counter() - begin:.0f} s", flush=True)
@@ -391,9 +391,13 @@ def measure(workers: list[Worker], arguments: argparse.Namespace) -> None:
     generations = [Generation(workers, batch, arguments.output) for batch in arguments.batches]
     peaks = [worker.ask("facts")["peak_bytes"] for worker in workers]
     print(f"peak GiB {[round(peak / 2**30, 2) for peak in peaks]}", flush=True)
-    same = {"tp": arguments.tp, "peak_bytes": peaks[1], "baseline_peak_bytes": peaks[0]}
+
+    def of_one_gpu(r: dict[str, Any]) -> dict[str, Any]:
+        share = {"h": r["h"] // tp, "tflops": r["tflops"] / tp, "gbps": r["gbps"] / tp}
+        return {**r, **share, "tp": tp, "peak_bytes": peaks[1], "baseline_peak_bytes": peaks[0]}
+
     command = (f"python bench/vllm_decode.py --model {model} --output {arguments.output} "
-               f"--runs {arguments.runs}{f' --tp {arguments.tp}' * (arguments.tp > 1)}")  # fmt: skip
+               f"--runs {arguments.runs}{f' --tp {tp}' * (tp > 1)}")  # fmt: skip
     described: dict[str, Any] = {}
     for generation in generations * arguments.runs:
         if time.perf_counter() - begin > arguments.seconds:
@@ -402,7 +406,7 @@ def measure(workers: list[Worker], arguments: argparse.Namespace) -> None:
         generation.whole.take()
         rows = [*prompts, *(g.row(model) for g in generations if g.whole.seconds[0])]
         described = described or meta(command)  # clocks of a GPU at work
-        save(arguments.json, described, [{**r, **same} for r in rows])
+        save(arguments.json, described, [of_one_gpu(r) for r in rows])
         told(generation.row(model))
     for batch in arguments.kernels or ():
         for worker in workers:
