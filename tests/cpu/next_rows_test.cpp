@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -29,10 +30,10 @@ class Rows {
                                                 std::int64_t ahead_bytes) const {
     std::array<const void*, kRows> to{};
     stream_ahead(lines(), kRows, begin, end, row_bytes, ahead_bytes, to.data());
-    std::vector<std::int64_t> out;
-    for (const void* line : to) {
-      out.push_back(static_cast<const char*>(behind(line, begin)) - kBase);
-    }
+    std::vector<std::int64_t> out(kRows);
+    std::transform(to.begin(), to.end(), out.begin(), [&](const void* line) {
+      return static_cast<const char*>(behind(line, begin)) - kBase;
+    });
     return out;
   }
 
