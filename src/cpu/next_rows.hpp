@@ -17,17 +17,26 @@ inline const void* behind(const void* line, std::int64_t bytes) noexcept {
                                        static_cast<std::uintptr_t>(bytes));
 }
 
+/// Rows longer than this are looked at a part of a row ahead: a whole one would push the token out
+/// of L1 (Zen 5: 48 KiB), which is as long.
+inline constexpr std::int64_t kLongRowBytes = 16384;
+
 /// A stream of rows: ahead[i] is what is prefetched beside lines[i], at the same offsets, while the
 /// bytes [begin, end) of `rows` rows are read one row after the other. Whole rows look about
-/// `ahead_bytes` ahead. Rows that take turns, a piece each, look at the next row's piece, the last
-/// one at the first row's next piece or, at the rows' end, at what follows them.
+/// `ahead_bytes` ahead: whole rows on, or, where rows are long and follow each other without a gap,
+/// so many bytes. Rows that take turns, a piece each, look at the next row's piece, the last one at
+/// the first row's next piece or, at the rows' end, at what follows them.
 inline void stream_ahead(const void* const* lines, int rows, std::int64_t begin, std::int64_t end,
                          std::int64_t row_bytes, std::int64_t ahead_bytes,
                          const void** ahead) noexcept {
   const bool whole = end - begin == row_bytes;
   const auto distance = static_cast<int>(
       whole ? std::clamp<std::int64_t>(ahead_bytes / row_bytes, 1, DotKernels::kAheadLines) : 1);
-  for (int i = 0; i < rows; ++i) ahead[i] = lines[i + distance];
+  for (int i = 0; i < rows; ++i) {
+    const bool part =
+        whole && row_bytes > kLongRowBytes && lines[i + 1] == behind(lines[i], row_bytes);
+    ahead[i] = part ? behind(lines[i], ahead_bytes) : lines[i + distance];
+  }
   if (whole) return;
   ahead[rows - 1] = end < row_bytes ? behind(lines[0], end - begin) : behind(lines[rows], -begin);
 }

@@ -56,6 +56,16 @@ TEST(StreamAhead, LooksAtOneRowAtLeastAndAtKAheadLinesAtMost) {
   EXPECT_EQ(Rows(shorter).ahead(0, shorter, shorter, 4096)[0], shorter * DotKernels::kAheadLines);
 }
 
+TEST(StreamAhead, LongRowsThatFollowEachOtherLookAPartOfARowAhead) {
+  const std::int64_t row = 20000;
+  EXPECT_EQ(Rows(row).ahead(0, row, row, 4096),
+            (std::vector<std::int64_t>{4096, row + 4096, 2 * row + 4096, 3 * row + 4096}));
+  // With gaps between them a row ahead.
+  EXPECT_EQ(Rows(row + 64).ahead(0, row, row, 4096)[0], row + 64);
+  const std::int64_t short_enough = 16384;
+  EXPECT_EQ(Rows(short_enough).ahead(0, short_enough, short_enough, 4096)[0], short_enough);
+}
+
 TEST(StreamAhead, PiecesOfRowsThatTakeTurnsAreOneStream) {
   const std::int64_t row = 10000;
   const Rows rows(row);
