@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cuda/sm90/gemm_config.hpp"
+#include "cuda/sm90/step.cuh"
 #include "job.hpp"
 #include "neighbours.cuh"
 
@@ -21,6 +22,15 @@ using gpu::StreamGuard;
 
 // 172 tiles on 66 clusters: three turns, the last for some of them.
 constexpr const char* kCase = "400x4096x8200:gate_up";
+
+// What produce() does once a tile, `turns` times.
+__global__ void walk_in_step(int turns) {
+  cuda::sm90::Step step(0);
+  for (int turn = 0; turn < turns; ++turn) {
+    step.arrive();
+    step.wait();
+  }
+}
 
 class GpuGemmNeighbours : public testing::Test {
  protected:
@@ -46,6 +56,21 @@ class GpuGemmNeighbours : public testing::Test {
     return bits_of(*job.set);
   }
 };
+
+// Each time that all CTAs have arrived moves the word by 2^31, whatever the grid: who counted
+// otherwise would make every launch on it wait in vain, which only time shows.
+TEST_F(GpuGemmNeighbours, StepWordsCountWholeTurns) {
+  unsigned turns = 0;
+  for (const int grid : {1, 2, 66, gpu::rig().device().sm_count}) {
+    for (const int more : {1, 4}) {
+      walk_in_step<<<grid, 1>>>(more);
+      turns += static_cast<unsigned>(more);
+      cuda::BarrierWord word{};
+      ASSERT_CUDA(cudaMemcpyFromSymbol(&word, cuda::sm90::step_words, sizeof(word)));
+      EXPECT_EQ(word.arrived, turns << 31) << "grid " << grid;
+    }
+  }
+}
 
 // Somebody holds SMs until the job is done: a CTA that waited for the ones without an SM for ever
 // would wait for itself.
