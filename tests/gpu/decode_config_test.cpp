@@ -142,6 +142,36 @@ TEST(DecodeSchedule, BoxesOfBothMatricesAreShared) {
   }
 }
 
+// What gate_up's launch brings into L2 for down's: nothing outside of w_down, a slot a row.
+TEST(DecodeSchedule, APrefetchStaysInsideTheMatrix) {
+  int prefetches = 0;
+  for (const auto& [d, h] : kWidths) {
+    for (const DecodeTiling& gate_up : cuda::sm90::decode_tilings()) {
+      for (const DecodeTiling& down : cuda::sm90::decode_tilings()) {
+        const int ctas = cuda::sm90::decode_ctas(down, true, d, kSmCount);
+        const auto first_block = [&, rows = d](int cta) {
+          const UnitRange share = cuda::sm90::even_share(rows, cta, ctas);
+          return cuda::sm90::make_phase(share, down.rows, 0, 1).block(0);
+        };
+        const int columns =
+            cuda::sm90::decode_prefetch_columns(gate_up, down, first_block(0).size(), h);
+        EXPECT_EQ(columns % 8, 0);  // whole units of the copy engine, as h is
+        EXPECT_LE(columns, h);
+        if (columns == 0) continue;
+        ++prefetches;
+        EXPECT_FALSE(gate_up.boxes || down.boxes || gate_up.half);
+        for (int cta = 0; cta < ctas; ++cta) {
+          const UnitRange rows = first_block(cta);
+          EXPECT_LE(rows.end, d);
+          EXPECT_LE(rows.size(), down.rows);
+          EXPECT_LE(rows.size() * columns * 2, 64 << 10);
+        }
+      }
+    }
+  }
+  EXPECT_GT(prefetches, 0);
+}
+
 TEST(DecodeSchedule, ChunksCoverTheColumns) {
   for (const int columns : {8, 504, 512, 520, 14336, 1032}) {
     for (const int depth : {256, 512, 1024}) {

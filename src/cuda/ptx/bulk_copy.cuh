@@ -39,6 +39,12 @@ __device__ __forceinline__ void bulk_copy(void* destination, const void* source,
       : "memory");
 }
 
+/// Asks for `bytes` from `source` in L2, both multiples of 16, and waits for nothing. As with
+/// prefetch_l2() no promise is needed of who writes there meanwhile. One thread.
+__device__ __forceinline__ void bulk_prefetch_l2(const void* source, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes));
+}
+
 /// Orders ordinary accesses to global memory and those of the copy engine, where the one must see
 /// what the other wrote.
 __device__ __forceinline__ void fence_global_for_async() {

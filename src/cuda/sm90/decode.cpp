@@ -170,6 +170,8 @@ class Launcher {
     DecodeParams first{};
     fill_common(first);
     SLUICE_TRY(fill_gate_up(first));
+    first.w_down = weights(Operand::kWDown);
+    first.next = down_prefetch();
     SLUICE_TRY(start(first, tilings_.gate_up));
     DecodeParams second{};
     fill_common(second);
@@ -289,6 +291,25 @@ class Launcher {
     return {};
   }
 
+  // Units of down, or of gate_up, to each cluster of a launch.
+  [[nodiscard]] sm90::EvenShares shares(const DecodeTiling& tiling, bool down, int ctas) const {
+    const int units = sm90::units_of(static_cast<int>(down ? p_.d : p_.h), tiling.boxes, !down);
+    return sm90::even_shares(units, ctas / tiling.split);
+  }
+
+  // What the launch of gate_up brings into L2 for that of down.
+  [[nodiscard]] sm90::WeightPrefetch down_prefetch() const {
+    const DecodeTiling& down = tilings_.down;
+    sm90::WeightPrefetch next{};
+    next.ctas = sm90::decode_ctas(down, true, p_.d, device_.sm_count);
+    next.shares = shares(down, true, next.ctas);
+    next.block_rows = down.rows;
+    const sm90::DecodePhase largest = sm90::make_phase(next.shares.part(0), down.rows, 0, 1);
+    next.columns = sm90::decode_prefetch_columns(tilings_.gate_up, down, largest.block(0).size(),
+                                                 static_cast<int>(p_.h));
+    return next;
+  }
+
   Status start(DecodeParams& params, const DecodeTiling& tiling) const {
     const bool gate_up = params.h_out.base != nullptr;
     const bool down = params.y.base != nullptr;
@@ -297,9 +318,7 @@ class Launcher {
     launch.dtype = p_.x_dtype;
     launch.device = device_.ordinal;
     launch.ctas = sm90::decode_ctas(tiling, down, down ? p_.d : p_.h, device_.sm_count);
-    params.shares =
-        sm90::even_shares(sm90::units_of(static_cast<int>(down ? p_.d : p_.h), tiling.boxes, !down),
-                          launch.ctas / tiling.split);
+    params.shares = shares(tiling, down, launch.ctas);
     launch.cooperative = (gate_up && down) || params.norm.n.base != nullptr;
     launch.stream = stream_;
     return sm90::launch_decode(launch, params);

@@ -32,6 +32,8 @@ constexpr double kRowsBytesPerUs = 50e3;
 constexpr double kBoxesBytesPerUs = 62e3;
 // Of an SM, a layer: below it what a launch costs beside its bytes weighs more than a deep ring.
 constexpr double kSmallModelBytes = 800e3;
+// Of an SM, of down behind gate_up: what memory gives it until the next CTA's first bytes come.
+constexpr int kPrefetchBytes = 64 << 10;
 // Of boxes, fitted to 300 times of launches and chains: what a stage costs beside its bytes; a
 // wgmma of 64 rows and tokens; an exchange of sums and the clusters that it needs; the gate and
 // stores of a block of both warpgroups, beside which nobody multiplies, of 64 tokens.
@@ -156,6 +158,13 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
 int decode_ctas(const DecodeTiling& t, bool down, std::int64_t rows, int sm_count) noexcept {
   const int units = units_of(static_cast<int>(rows), t.boxes, !down);
   return std::clamp(units, 1, clusters(t.split, sm_count)) * t.split;
+}
+
+int decode_prefetch_columns(const DecodeTiling& gate_up, const DecodeTiling& down, int block_rows,
+                            int columns) noexcept {
+  if (gate_up.boxes || gate_up.half || down.boxes || block_rows == 0) return 0;
+  const int each = kPrefetchBytes / (2 * block_rows) / kSpanColumns * kSpanColumns;
+  return std::min(each, columns);
 }
 
 void name_decode_tiling(const DecodeTiling& t, std::span<char> out) noexcept {

@@ -55,6 +55,11 @@ struct DecodeShape {
 /// many there are.
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept;
 
+/// Columns of each of the `block_rows` rows that a CTA of down reads first, `columns` long, that
+/// the launch of gate_up before it brings into L2; 0 where that gains nothing. Whole spans or rows.
+[[nodiscard]] int decode_prefetch_columns(const DecodeTiling& gate_up, const DecodeTiling& down,
+                                          int block_rows, int columns) noexcept;
+
 /// CTAs of a launch: one an SM in whole groups of `split`, but no more groups than units: rows of
 /// w_down (`down`: down, or mlp) or pairs of gate_up, or boxes of them.
 [[nodiscard]] int decode_ctas(const DecodeTiling& tiling, bool down, std::int64_t rows,

@@ -38,6 +38,15 @@ struct DecodeNorm {
   float eps;
 };
 
+/// What the launch behind this one reads first, all by rows: the first `columns` of each CTA's
+/// first block of w_down. Off where `columns` is 0.
+struct WeightPrefetch {
+  EvenShares shares;  // rows of w_down to each CTA
+  int ctas;
+  int block_rows;  // of a block, at most
+  int columns;
+};
+
 // What producers need for their first copy lies together at the front: parameters come by cache
 // lines too, and the launch waits for each.
 struct DecodeParams {
@@ -54,6 +63,7 @@ struct DecodeParams {
   WeightRows w_down;
   RowMajor x;     // [m, d], or n
   RowMajor h_in;  // [m, h]
+  WeightPrefetch next;
   PairWalk pair;
   int up_first;       // the pairs' first rows are up
   CUtensorMap x_map;  // of more than kDecodeRowTokens tokens: x in boxes of 64 columns x m
