@@ -93,9 +93,9 @@ Uncertain Rounding::dot(const TermSums& sums) const noexcept {
   const double step = (u_ + 0x1p-53) * whole;
   const double roundings = sums.terms + 1;
   // Gradual underflow costs u of the smallest normal number; a dot product of bf16 may have none,
-  // nor read subnormals. Where a block's scale comes after its sum, what was flushed is multiplied
-  // by it.
-  const double largest_scale = scaled_sums_ ? largest(DType::kF16) : 1;
+  // nor read subnormals. Where a block's scale or a norm's comes after the sum, what was flushed is
+  // multiplied by it.
+  const double largest_scale = std::max(scaled_sums_ ? largest(DType::kF16) : 1, sums.scale);
   const bool unread = flushes_bf16_ && sums.subnormal > 0;
   const double flushed = roundings * tiny_ * (flushes_bf16_ ? largest_scale : u_) +
                          (unread && std::isfinite(sums.subnormal) ? sums.subnormal : 0);
@@ -109,8 +109,8 @@ Uncertain Rounding::dot(const TermSums& sums) const noexcept {
   constexpr double kLargestInteger = 128;
   const bool scaled =
       scaled_sums_ && (!std::isfinite(sums.value) || kLargestInteger * sums.tokens > max_);
-  out.may_overflow =
-      sums.may_overflow || whole > max_ || scaled || (unread && !std::isfinite(sums.subnormal));
+  out.may_overflow = sums.may_overflow || whole > max_ * std::min(1.0, sums.scale) || scaled ||
+                     (unread && !std::isfinite(sums.subnormal));
   return out;
 }
 

@@ -34,6 +34,7 @@ struct TermSums {
   double tokens = 0;  ///< sum of |a|, a token's elements: what the scales of blocks are left out of
   double subnormal = 0;  ///< sum of |a·b| over terms with a factor that bf16 holds as a subnormal
   double terms = 0;      ///< how many
+  double scale = 1;      ///< a factor of the result that a kernel may multiply the sum by instead
   bool may_overflow = false;
 };
 
@@ -57,6 +58,9 @@ class Rounding {
 
   /// The largest finite number of the accumulator.
   [[nodiscard]] double accumulator_max() const noexcept { return max_; }
+
+  /// The smallest normal number of the accumulator: what is below may be flushed to zero.
+  [[nodiscard]] double flushed() const noexcept { return tiny_; }
 
   /// A bound that holds but for the chance of the model, for an error of this spread.
   [[nodiscard]] double likely(double spread) const noexcept { return lambda_ * spread; }

@@ -211,6 +211,7 @@ struct Oracle::State {
   // Caches, by row or column. Elements of r and n, of h, and of the gradients.
   struct Prologue {
     UncertainRow r, n;
+    double late_scale = 1;  // of g and u instead of n
   };
   std::map<std::int64_t, Prologue> prologues;
   std::map<std::int64_t, UncertainRow> h_rows;
@@ -279,9 +280,14 @@ const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
   const double of_sum = std::min((d + 1) * u, rounding.likely(std::sqrt(d + 1) * u));
   const double scale_error = 0.5 * (of_r + of_sum + 2 * u) + 4 * u;
   const bool overflow = std::isfinite(squares) && squares > rounding.accumulator_max();
+  // In bf16, with fp32's range, a kernel may round r (w + offset) and multiply g and u by the
+  // scale.
+  const bool late = p.x_dtype == DType::kBF16 && p.w_dtype == DType::kBF16;
+  if (late) out.late_scale = scale;
   for (std::int64_t i = 0; i < p.d; ++i) {
     const auto k = static_cast<std::size_t>(i);
-    const double factor = scale * (weight.at(0, i) + static_cast<double>(p.norm.weight_offset));
+    const double unscaled = weight.at(0, i) + static_cast<double>(p.norm.weight_offset);
+    const double factor = scale * unscaled;
     Uncertain n{.value = out.r.value[k] * factor};
     n.bound = out.r.bound[k] * std::fabs(factor);
     n.spread = out.r.spread[k] * std::fabs(factor);
@@ -289,6 +295,12 @@ const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
     n.spread = std::hypot(n.spread, 4 * u * std::fabs(n.value));
     n.common = scale_error * n.value;
     n.may_overflow = overflow || out.r.may_overflow;
+    if (late && std::isfinite(n.value)) {
+      const Uncertain product = rounding.stored({.value = out.r.value[k] * unscaled}, p.x_dtype);
+      n.may_overflow = n.may_overflow || product.may_overflow;
+      n.bound += rounding.flushed() * scale;
+      n.spread += rounding.flushed() * scale;
+    }
     out.n.push(rounding.stored(n, p.x_dtype));
   }
   return prologues.emplace(m, std::move(out)).first->second;
@@ -298,9 +310,12 @@ const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
 Uncertain Oracle::State::project(Operand weight, Operand bias, std::int64_t m, std::int64_t j) {
   static thread_local std::vector<double> row;
   matrix(weight).read_row(j, row);
-  const UncertainRow& n = prologue(m).n;
+  const Prologue& head = prologue(m);
+  const UncertainRow& n = head.n;
   TermSums sums = p.norm.enabled ? dot_uncertain(n, row.data())
                                  : dot_exact(n.value.data(), row.data(), row.size());
+  if (p.norm.enabled) sums.terms += 1;  // the scale's rounding, where it comes last
+  sums.scale = head.late_scale;
   if (const Matrix b = matrix(bias); b.present()) add_term(sums, b.at(0, j));
   Uncertain out = rounding.dot(sums);
   return rounded_g_u || p.op == Op::kMlpGrad ? rounding.stored(out, p.x_dtype) : out;

@@ -62,7 +62,8 @@ enum class Residual : std::uint8_t {
 /// The prologue of kGateUp and kMlp: RMSNorm of x, with an optional sum before it.
 ///
 ///   r = x + x_residual   (r = x where add is false; rounded to x's dtype, stored to x_sum if add)
-///   n = r / sqrt(mean(r²) + eps) · (norm_weight + weight_offset)   (rounded to x's dtype)
+///   n = r / sqrt(mean(r²) + eps) · (norm_weight + weight_offset)   (rounded to x's dtype; in bf16
+///       perhaps before the division, which then applies to g and u: docs/numerics.md)
 ///
 /// and the operator computes on n in place of x. mean() runs over the D columns, in fp32 or wider.
 /// Source: add + RMSNorm as vLLM, SGLang and transformers place it before the MLP.
@@ -112,8 +113,8 @@ struct Problem {
   /// it; a smaller promise selects a variant that needs no more. Strides need no promise: plan()
   /// sees them.
   std::int64_t alignment_bytes = 16;
-  /// No kernel that is running or queued when run() is called writes the weights, so they may be
-  /// fetched before the work ahead in the stream is done. False in training.
+  /// No kernel that is running or queued when run() is called writes the weights (norm_weight is
+  /// one), so they may be fetched before the work ahead in the stream is done. False in training.
   bool weights_static = true;
 };
 

@@ -15,6 +15,7 @@ std::size_t sm90_decode_configs(const Problem&, const Device&, std::span<Config>
 std::size_t sm90_decode_chain_configs(const Problem&, const Device&,
                                       std::span<Config> out) noexcept;
 std::size_t sm90_decode_payload_bytes(const Plan&) noexcept;
+std::size_t sm90_decode_chain_payload_bytes(const Plan&) noexcept;
 Status sm90_decode_launch(const Plan&, const Operands&, void* payload, void* header,
                           Stream) noexcept;
 Status sm90_decode_chain_launch(const Plan&, const Operands&, void* payload, void* header,
@@ -33,7 +34,7 @@ inline constexpr detail::Variant kSm90DecodeChain = {
     .backend = Backend::kCuda,
     .supports = sm90_decode_chain_supports,
     .configs = sm90_decode_chain_configs,
-    .payload_bytes = sm90_decode_payload_bytes,
+    .payload_bytes = sm90_decode_chain_payload_bytes,
     .launch = sm90_decode_chain_launch,
 };
 

@@ -261,6 +261,10 @@ TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
       }
     }
   }
+  cuda::sm90::DecodeShape normed{1, 1024, 3072, true, false, kSmCount};
+  normed.norm_rows = 2;
+  cuda::sm90::decode_ranked(normed, out);
+  EXPECT_EQ(name_of(out[0]), "n8r32k512s5");
   // In one launch of both there is nothing to be beside.
   const std::size_t count = cuda::sm90::decode_ranked({1, 576, 1536, true, true, kSmCount}, out);
   EXPECT_EQ(count, 1U);
@@ -332,8 +336,6 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
             "cuda.sm90_decode_chain sm90.decode_chain.mlp.b64r64k256s3+r64k256s3x2");
   EXPECT_EQ(chosen("17x4096x14336:mlp", h200()),
             "cuda.sm90_decode_chain sm90.decode_chain.mlp.b32r64k128s9+r64k128s9x2");
-  EXPECT_EQ(chosen("1x4096x14336:mlp:norm", h200()),
-            "cuda.sm90_decode_chain_norm sm90.decode_chain.mlp.t8r32k512s5");
   EXPECT_EQ(chosen("9x4096x14336:gate_up:fp16", h200()),
             "cuda.sm90_decode sm90.decode.gate_up.t16r64k256s5");
   EXPECT_EQ(chosen("40x4096x14336:down", h200()),
@@ -353,6 +355,31 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
         "64x64x48:mlp:interleaved16:clamped_swiglu", "0x64x96:mlp", "1x8x8:mlp:concat+up_first",
         "16x64x96:mlp:add_norm:residual_norm_input", "3x64x96:gate_up:norm"}) {
     EXPECT_EQ(reason_of("cuda.sm90_decode", text, h200()), "") << text;
+  }
+}
+
+// The norm's scale waits for the sums of products where a stage has room for its operands and the
+// type for what is not scaled; elsewhere the norm is a launch.
+TEST(CudaSm90Decode, DefersTheNormOfFewTokens) {
+  for (const std::string text :
+       {"1x4096x14336:mlp:norm", "8x4096x14336:mlp:norm", "5x4096x14336:mlp:add_norm",
+        "5x4096x14336:mlp:add_norm(weight_offset=1):residual_norm_input"}) {
+    EXPECT_EQ(chosen(text, h200()),
+              "cuda.sm90_decode_chain sm90.decode_chain.mlp.n8r32k512s5+r32k512s5");
+  }
+  // Six tokens and their residual leave room for a stage less.
+  EXPECT_EQ(chosen("6x4096x14336:mlp:add_norm", h200()),
+            "cuda.sm90_decode_chain sm90.decode_chain.mlp.n8r32k512s4+r32k512s5");
+  EXPECT_EQ(chosen("1x576x1536:mlp:add_norm", h200()),
+            "cuda.sm90_decode_chain sm90.decode_chain.mlp.n8r32k256s4+r16k512s4");
+  const std::array<std::string, 2> refused[] = {
+      {"9x4096x14336:mlp:add_norm", "defers the norm's scale for up to 8 tokens, got 9"},
+      {"1x4096x14336:mlp:norm:fp16", "fp16 may not hold what is not scaled yet"},
+      {"1x4096x14336:mlp:norm(weight_offset=0.5)", "norm.weight_offset: got 0.5, wanted 0 or 1"}};
+  for (const auto& [text, reason] : refused) {
+    EXPECT_EQ(chosen(text, h200()).substr(0, 28), "cuda.sm90_decode_chain_norm ") << text;
+    const std::string got = reason_of("cuda.sm90_decode_chain", text, h200());
+    EXPECT_NE(got.find(reason), std::string::npos) << text << ": " << got;
   }
 }
 
@@ -409,7 +436,8 @@ TEST(CudaSm90Decode, WorkspaceHoldsWhatTheLaunchPassesOn) {
   EXPECT_EQ(bytes("4x4096x14336:down"), 0U);
   EXPECT_EQ(bytes("4x4096x14336:mlp"), kWorkspaceHeaderBytes + kH);
   EXPECT_EQ(bytes("4x4096x14336:gate_up:norm"), kWorkspaceHeaderBytes + kN);
-  EXPECT_EQ(bytes("4x4096x14336:mlp:add_norm:residual_norm_input"),
+  EXPECT_EQ(bytes("4x4096x14336:mlp:add_norm:residual_norm_input"), kWorkspaceHeaderBytes + kH);
+  EXPECT_EQ(bytes("4x4096x14336:mlp:add_norm:residual_norm_input:fp16"),
             kWorkspaceHeaderBytes + 2 * kN + kH);
   EXPECT_EQ(bytes("40x4096x14336:down"), 0U);  // sums change hands in shared memory
 }
@@ -427,7 +455,6 @@ TEST(CudaSm90Decode, SaysWhyItRefuses) {
       {"cuda.sm90_decode", "17x64x96:gate_up:interleaved3", "blocks of 3 rows neither divide 8"},
       {"cuda.sm90_decode", "17x64x104:gate_up:interleaved16", "leave a short last block"},
       {"cuda.sm90_decode_chain", "4x64x96:down", "is for mlp; down is one launch anyway"},
-      {"cuda.sm90_decode_chain", "4x64x96:mlp:norm", "has no norm prologue"},
   };
   for (const auto& [variant, text, reason] : cases) {
     const std::string got = reason_of(variant.c_str(), text, h200());

@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cuda/launch.hpp"
 #include "cuda/ptx/grid_dependency.cuh"
@@ -27,9 +29,13 @@ struct Launch {
   const char* variant;
 };
 constexpr Launch kLaunches[] = {
-    {"1x1032x2056:mlp", "cuda.sm90_decode_chain"},  {"16x1032x2056:mlp", "cuda.sm90_decode_chain"},
-    {"40x1032x2056:mlp", "cuda.sm90_decode_chain"}, {"8x1032x2056:mlp", "cuda.sm90_decode"},
-    {"8x1032x2056:mlp:norm", "cuda.sm90_decode"},   {"40x1032x2056:mlp", "cuda.sm90_decode"}};
+    {"1x1032x2056:mlp", "cuda.sm90_decode_chain"},
+    {"16x1032x2056:mlp", "cuda.sm90_decode_chain"},
+    {"40x1032x2056:mlp", "cuda.sm90_decode_chain"},
+    {"4x1032x2056:mlp:add_norm:residual_norm_input", "cuda.sm90_decode_chain"},
+    {"8x1032x2056:mlp", "cuda.sm90_decode"},
+    {"8x1032x2056:mlp:norm", "cuda.sm90_decode"},
+    {"40x1032x2056:mlp", "cuda.sm90_decode"}};
 
 class GpuDecodeNeighbours : public testing::Test {
  protected:
@@ -83,16 +89,25 @@ TEST_F(GpuDecodeNeighbours, SmsThatAreHeldDelayAndNoMore) {
   }
 }
 
-// The launch starts while x is still to be written, and again while the launch before runs.
+// The launch starts while x and the residual are still to be written, and again while the launch
+// before runs.
 TEST_F(GpuDecodeNeighbours, ALateProducerIsWaitedFor) {
   for (const Launch& launch : kLaunches) {
     Job job = make_launch(launch);
     const Operands operands = job.set->operands();
     const Problem& p = job.plan.problem;
     const auto bytes = static_cast<std::size_t>(p.m * p.d * size_bytes(p.x_dtype));
-    auto kept = std::move(harness::RigBuffer::make(gpu::rig(), bytes).value());
-    auto* x = const_cast<void*>(operands.x);
-    ASSERT_CUDA(cudaMemcpy(kept.data(), x, bytes, cudaMemcpyDeviceToDevice));
+    struct Late {
+      void* to;
+      harness::RigBuffer kept;
+    };
+    std::vector<Late> inputs;
+    for (const void* input : {operands.x, operands.x_residual}) {
+      if (input == nullptr) continue;
+      inputs.push_back({const_cast<void*>(input),
+                        std::move(harness::RigBuffer::make(gpu::rig(), bytes).value())});
+      ASSERT_CUDA(cudaMemcpy(inputs.back().kept.data(), input, bytes, cudaMemcpyDeviceToDevice));
+    }
     ASSERT_OK(job.run(gpu::rig().stream()));
     ASSERT_OK(gpu::rig().synchronize());
     expect_right(job);
@@ -103,10 +118,14 @@ TEST_F(GpuDecodeNeighbours, ALateProducerIsWaitedFor) {
     shape.programmatic = true;
     for (int round = 0; round < 10; ++round) {
       ASSERT_OK(job.set->reset_outputs());
-      ASSERT_CUDA(cudaMemsetAsync(x, 0xFF, bytes, guard.stream));  // NaN
-      const LateParams late{reinterpret_cast<const uint4*>(kept.data()), static_cast<uint4*>(x),
-                            bytes / sizeof(uint4), 50'000};
-      ASSERT_OK(cuda::launch<&copy_late>(0, shape, guard.stream, late));
+      for (const Late& input : inputs) {
+        ASSERT_CUDA(cudaMemsetAsync(input.to, 0xFF, bytes, guard.stream));  // NaN
+      }
+      for (const Late& input : inputs) {
+        const LateParams late{reinterpret_cast<const uint4*>(input.kept.data()),
+                              static_cast<uint4*>(input.to), bytes / sizeof(uint4), 50'000};
+        ASSERT_OK(cuda::launch<&copy_late>(0, shape, guard.stream, late));
+      }
       ASSERT_OK(job.run(guard.stream));
       ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
       ASSERT_TRUE(bits_of(*job.set) == expected) << job.plan.config.name << " round " << round;

@@ -159,6 +159,48 @@ TEST_F(GpuDecode, GatesLayoutsAndFlags) {
   }
 }
 
+// gate_up of a deferred norm reads x, residual and weight as they are, down stores their sum: every
+// token count that is taken, every ring, offsets, gates, tails of all sizes.
+TEST_F(GpuDecode, DeferredNorms) {
+  const auto verify = [](const std::string& text, const char* tiling) {
+    const auto c = harness::parse_case(text).value();
+    harness::Verification verification(c, gpu::rig(), {.max_operations = 1e7});
+    int runs = 0;
+    for (const std::string& config :
+         config_names("cuda.sm90_decode_chain", c.problem, gpu::rig().device())) {
+      if (config.find(tiling) == std::string::npos) continue;
+      const auto report =
+          verification.run({.variant = "cuda.sm90_decode_chain", .config = config.c_str()});
+      ASSERT_OK(report);
+      EXPECT_TRUE(report->passed()) << report->text();
+      ++runs;
+    }
+    EXPECT_GT(runs, 0) << text << " " << tiling;
+  };
+  const struct {
+    const char* tiling;
+    int most;  // tokens with a residual
+  } rings[] = {{"n8r32k512s5", 5}, {"n8r32k512s4", 8}, {"n8r32k256s4", 8}};
+  for (const auto& [tiling, most] : rings) {
+    verify("1x64x64:mlp:norm:identity", tiling);
+    verify("5x512x512:mlp:add_norm:identity", tiling);
+    ASSERT_FALSE(HasFailure()) << tiling;
+    for (const std::string shape : {"x8x8", "x72x104", "x520x2056", "x1032x4408", "x1544x264"}) {
+      for (int m = 1; m <= most; ++m) {
+        verify(std::to_string(m) + shape + ":mlp:add_norm:residual_norm_input", tiling);
+      }
+      for (const char* m : {"3", "7", "8"}) verify(m + shape + ":mlp:norm", tiling);
+    }
+    verify("5x264x136:mlp:add_norm(weight_offset=1):bias:bias_down:residual:gelu_tanh", tiling);
+    verify("4x264x136:mlp:add_norm(eps=1e-2,weight_offset=1):interleaved3:clamped_swiglu", tiling);
+    verify("8x264x136:mlp:norm(weight_offset=1):residual_norm_input:concat:pad=8", tiling);
+    verify("5x264x136:mlp:add_norm:residual:in_place:pad=8", tiling);
+    verify("5x264x136:mlp:add_norm:residual_norm_input:broadcast", tiling);
+    verify("3x24x40:mlp:add_norm:fill=special", tiling);
+    verify("8x24x40:mlp:norm:relu:fill=special", tiling);
+  }
+}
+
 TEST_F(GpuDecode, SpecialValues) {
   for (const std::string gate : {"silu", "gelu_erf", "clamped_swiglu", "relu"}) {
     EXPECT_GT(verify_decode("9x24x40:mlp:" + gate + ":fill=special", false), 0);
@@ -178,6 +220,8 @@ constexpr Repeated kRepeated[] = {
     {"64x1032x2056:mlp:bias:bias_down", "cuda.sm90_decode", false},
     {"64x1032x2056:down:residual", "cuda.sm90_decode", true},
     {"8x1032x2056:mlp", "cuda.sm90_decode_chain", false},
+    {"5x1032x2056:mlp:add_norm:residual_norm_input", "cuda.sm90_decode_chain", false},
+    {"8x1032x2056:mlp:add_norm:residual", "cuda.sm90_decode_chain", false},
     {"40x1032x2056:mlp:bias_down:residual", "cuda.sm90_decode_chain", true}};
 
 Job make_repeated(const Repeated& repeated) {
@@ -263,13 +307,15 @@ TEST_F(GpuDecode, GraphsReplayOnTwoStreamsAtOnce) {
   }
 }
 
-// Layers of a model: x of each is y of the one before, one workspace, programmatic launches one
+// Layers of a model: x of each is y of the one before (with a norm, the residual its sum), one
+// workspace, programmatic launches one
 // behind the other. Against the same layers with a wait after each: who reads x or h before the
 // launch ahead is done, or writes h while it is read, changes bits.
 TEST_F(GpuDecode, ChainedLayersEqualLayersOneByOne) {
   constexpr int kLayers = 12;
   for (const char* text :
-       {"1x1032x2056:mlp:sigmoid", "16x1032x2056:mlp:sigmoid", "40x264x520:mlp:sigmoid"}) {
+       {"1x1032x2056:mlp:sigmoid", "16x1032x2056:mlp:sigmoid", "40x264x520:mlp:sigmoid",
+        "1x1032x2056:mlp:sigmoid:add_norm", "5x1032x2056:mlp:sigmoid:add_norm"}) {
     for (const char* variant : kVariants) {
       Options options;
       options.variant = variant;
@@ -277,7 +323,11 @@ TEST_F(GpuDecode, ChainedLayersEqualLayersOneByOne) {
       for (int i = 0; i < 2; ++i) jobs.push_back(make_job(text, options));
       const auto layer = [&](int i, cudaStream_t stream) {
         Operands operands = jobs[static_cast<std::size_t>(i % 2)].set->operands();
-        if (i > 0) operands.x = jobs[static_cast<std::size_t>((i + 1) % 2)].set->operands().y;
+        if (i > 0) {
+          const Operands before = jobs[static_cast<std::size_t>((i + 1) % 2)].set->operands();
+          operands.x = before.y;
+          if (operands.x_residual != nullptr) operands.x_residual = before.x_sum;
+        }
         return sluice::run(jobs[0].plan, operands, jobs[0].workspace.workspace, stream);
       };
       StreamGuard guard;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "harness/bounds.hpp"
@@ -74,6 +75,30 @@ TEST(OracleTest, NormalisesByHand) {
   const double eps = static_cast<double>(p.norm.eps);
   const OracleValue h = oracle.at(Operand::kH, 0, 0);
   EXPECT_LE(std::fabs(h.value - 12.0 / (12.5 + eps)), h.bound);
+}
+
+// r = [2^60, 0] times a weight of 2^70 is out of bf16's range until it is scaled, which a kernel
+// may do behind the sum; one of fp32 scales n, and a weight of 2^60 fits in any order.
+TEST(OracleTest, ANormOfBf16MayBeScaledBehindTheSum) {
+  const auto h_of = [](const char* text, int weight, const auto& power) {
+    const Problem p = parsed(text).problem;
+    const std::vector x = {power(60), power(60)}, norm_weight = {power(weight), power(weight)},
+                      w = {power(-weight), power(-weight)};
+    Operands in;
+    in.x = x.data();
+    in.norm_weight = norm_weight.data();
+    in.w_gate = in.w_up = w.data();
+    return Oracle(p, in).at(Operand::kH, 0, 0);
+  };
+  const auto bf16 = [](int n) { return static_cast<std::uint16_t>((n + 127) << 7); };
+  const auto fp32 = [](int n) { return std::ldexp(1.0F, n); };
+  for (const auto& [got, overflows] :
+       {std::pair{h_of("1x2x1:gate_up:norm:identity", 70, bf16), true},
+        std::pair{h_of("1x2x1:gate_up:norm:identity", 60, bf16), false},
+        std::pair{h_of("1x2x1:gate_up:fp32:norm:identity", 70, fp32), false}}) {
+    EXPECT_LE(std::fabs(got.value - 4), got.bound);
+    EXPECT_EQ(got.may_overflow, overflows);
+  }
 }
 
 // fp32 sums in order, backwards and by pairs all stay within the bound, and use some of it.

@@ -69,7 +69,31 @@ Reason box_refusal(const Problem& p, const std::array<OperandSpec, kOperandCount
 
 sm90::DecodeShape shape_of(const Problem& p, const Device& device, bool gate_up, bool down) {
   const bool boxes = box_refusal(p, operand_specs(p)).empty();
-  return {p.m, p.d, p.h, gate_up, down, device.sm_count, boxes, p.norm.enabled};
+  return {p.m, p.d, p.h, gate_up, down, device.sm_count, boxes};
+}
+
+// Activations of a stage of gate_up with a deferred norm: x, and the residual.
+int norm_rows(const Problem& p) {
+  return p.norm.enabled ? static_cast<int>((p.norm.add ? 2 : 1) * std::max<std::int64_t>(p.m, 1))
+                        : 0;
+}
+
+// Why gate_up cannot multiply r (w + offset) and scale the sums.
+Reason deferral_refusal(const Problem& p) {
+  if (!p.norm.enabled) return {};
+  if (p.x_dtype != DType::kBF16) {
+    return refuse("defers the norm's scale: %s may not hold what is not scaled yet",
+                  to_string(p.x_dtype));
+  }
+  if (p.norm.weight_offset != 0 && p.norm.weight_offset != 1) {
+    return refuse("norm.weight_offset: got %g, wanted 0 or 1",
+                  static_cast<double>(p.norm.weight_offset));
+  }
+  if (p.m > sm90::kDecodeRowTokens) {
+    return refuse("defers the norm's scale for up to %d tokens, got %lld", sm90::kDecodeRowTokens,
+                  ll{p.m});
+  }
+  return {};
 }
 
 Reason shape_refusal(const Problem& p) {
@@ -122,20 +146,22 @@ Config make_config(const char* family, const Problem& p, const Tilings& tilings)
 
 /// What lies in the payload; dense rows in x's type.
 struct Scratch {
-  RowMajor n{};  // norm
+  RowMajor n{};  // norm in a launch with a grid barrier
   RowMajor r{};  // its sum, where y needs it and the caller does not keep it
   RowMajor h{};  // mlp
   std::size_t bytes = 0;
 };
 
-Scratch lay_out(const Problem& p, void* payload) {
+enum class Launches : std::uint8_t { kOne, kChain };
+
+Scratch lay_out(const Problem& p, Launches launches, void* payload) {
   PayloadCursor cursor(payload);
   Scratch s;
   const auto take = [&](RowMajor& part, std::int64_t cols) {
     part.row_bytes = cols * size_bytes(p.x_dtype);
     part.base = cursor.take(p.m * part.row_bytes);
   };
-  if (p.norm.enabled) {
+  if (p.norm.enabled && launches == Launches::kOne) {
     take(s.n, p.d);
     if (p.norm.add && p.residual == Residual::kNormInput) take(s.r, p.d);
   }
@@ -147,13 +173,14 @@ Scratch lay_out(const Problem& p, void* payload) {
 // One call of run().
 class Launcher {
  public:
-  Launcher(const Plan& plan, const Operands& operands, void* payload, void* header, Stream stream)
+  Launcher(const Plan& plan, Launches launches, const Operands& operands, void* payload,
+           void* header, Stream stream)
       : p_(plan.problem),
         device_(plan.device),
         tilings_(detail::payload_as<Tilings>(plan.config)),
         specs_(operand_specs(plan.problem)),
         operands_(operands),
-        scratch_(lay_out(plan.problem, payload)),
+        scratch_(lay_out(plan.problem, launches, payload)),
         header_(static_cast<WorkspaceHeader*>(header)),
         stream_(stream) {}
 
@@ -176,6 +203,7 @@ class Launcher {
     DecodeParams second{};
     fill_common(second);
     SLUICE_TRY(fill_down(second));
+    fill_deferred_sum(second);
     return start(second, tilings_.down);
   }
 
@@ -277,6 +305,17 @@ class Launcher {
     return {};
   }
 
+  // gate_up's CTAs read x and the residual to their end, so r is stored behind them.
+  void fill_deferred_sum(DecodeParams& params) const {
+    const bool to_y = p_.residual == Residual::kNormInput;
+    if (!p_.norm.add || (!to_y && operands_.x_sum == nullptr)) return;
+    params.norm.x = matrix(Operand::kX);
+    params.norm.residual = matrix(Operand::kXResidual);
+    params.norm.r = matrix(Operand::kXSum);
+    params.norm.r_to_y = to_y ? 1 : 0;
+    if (to_y) params.residual = {};
+  }
+
   Status fill_down(DecodeParams& params) const {
     SLUICE_TRY(set_input(Operand::kH, scratch_.h, tilings_.down, params.h_in, params.h_map));
     params.w_down = weights(Operand::kWDown);
@@ -347,8 +386,8 @@ Reason sm90_decode_supports(const Problem& p, const Device& device) noexcept {
 
 Reason sm90_decode_chain_supports(const Problem& p, const Device& device) noexcept {
   if (p.op != Op::kMlp) return refuse("is for mlp; %s is one launch anyway", to_string(p.op));
-  if (p.norm.enabled) return refuse("has no norm prologue, which meets at a grid barrier");
-  return supports(p, device);
+  if (const Reason reason = supports(p, device); !reason.empty()) return reason;
+  return deferral_refusal(p);
 }
 
 // "sm90.decode.down.b32r64k128s9x2": tokens, weight rows and columns of a stage, stages, and how
@@ -356,8 +395,9 @@ Reason sm90_decode_chain_supports(const Problem& p, const Device& device) noexce
 std::size_t sm90_decode_configs(const Problem& p, const Device& device,
                                 std::span<Config> out) noexcept {
   std::array<DecodeTiling, detail::kMaxConfigs> tilings;
-  const std::size_t count =
-      sm90::decode_ranked(shape_of(p, device, has_gate_up(p), has_down(p)), tilings);
+  sm90::DecodeShape shape = shape_of(p, device, has_gate_up(p), has_down(p));
+  shape.norm = p.norm.enabled;
+  const std::size_t count = sm90::decode_ranked(shape, tilings);
   for (std::size_t i = 0; i < std::min(count, out.size()); ++i) {
     out[i] = make_config("decode", p, {tilings[i], tilings[i]});
   }
@@ -370,7 +410,9 @@ std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
                                       std::span<Config> out) noexcept {
   std::array<DecodeTiling, detail::kMaxConfigs> gate_up;
   std::array<DecodeTiling, detail::kMaxConfigs> down;
-  const std::size_t firsts = sm90::decode_ranked(shape_of(p, device, true, false), gate_up);
+  sm90::DecodeShape first_shape = shape_of(p, device, true, false);
+  first_shape.norm_rows = norm_rows(p);
+  const std::size_t firsts = sm90::decode_ranked(first_shape, gate_up);
   const std::size_t seconds = sm90::decode_ranked(shape_of(p, device, false, true), down);
   std::size_t count = 0;
   const auto offer = [&](std::size_t first, std::size_t second) {
@@ -393,21 +435,25 @@ std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
 }
 
 std::size_t sm90_decode_payload_bytes(const Plan& plan) noexcept {
-  return lay_out(plan.problem, nullptr).bytes;
+  return lay_out(plan.problem, Launches::kOne, nullptr).bytes;
+}
+
+std::size_t sm90_decode_chain_payload_bytes(const Plan& plan) noexcept {
+  return lay_out(plan.problem, Launches::kChain, nullptr).bytes;
 }
 
 Status sm90_decode_launch(const Plan& plan, const Operands& operands, void* payload, void* header,
                           Stream stream) noexcept {
   const DeviceGuard guard(plan.device.ordinal);
   SLUICE_TRY(guard.status());
-  return Launcher(plan, operands, payload, header, stream).run();
+  return Launcher(plan, Launches::kOne, operands, payload, header, stream).run();
 }
 
 Status sm90_decode_chain_launch(const Plan& plan, const Operands& operands, void* payload,
                                 void* header, Stream stream) noexcept {
   const DeviceGuard guard(plan.device.ordinal);
   SLUICE_TRY(guard.status());
-  return Launcher(plan, operands, payload, header, stream).run_chain();
+  return Launcher(plan, Launches::kChain, operands, payload, header, stream).run_chain();
 }
 
 }  // namespace sluice::cuda

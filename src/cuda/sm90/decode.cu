@@ -9,8 +9,8 @@ namespace {
 template <class Cfg>
 constexpr bool serves(const DecodeTiling& t) {  // with any split
   return t.boxes == Cfg::kWeightBoxes && t.half == (kResident<Cfg> == 2) &&
-         t.tokens == Cfg::kTokens && t.rows == Cfg::kRows && t.depth == Cfg::kDepth &&
-         t.stages == Cfg::kStages;
+         t.norm_rows == Cfg::kNormRows && t.tokens == Cfg::kTokens && t.rows == Cfg::kRows &&
+         t.depth == Cfg::kDepth && t.stages == Cfg::kStages;
 }
 
 template <class Cfg>
@@ -50,6 +50,11 @@ Status launch_typed(const DecodeLaunch& launch, const DecodeParams& params) noex
 }  // namespace
 
 Status launch_decode(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
+  if (launch.tiling.norm_rows > 0) {
+    using E = __nv_bfloat16;
+    return launch_first<RowsConfig<E, 8, 32, 512, 5, 10>, RowsConfig<E, 8, 32, 512, 4, 16>,
+                        RowsConfig<E, 8, 32, 256, 4, 16>>(launch, params);
+  }
   return launch.dtype == DType::kF16 ? launch_typed<__half>(launch, params)
                                      : launch_typed<__nv_bfloat16>(launch, params);
 }

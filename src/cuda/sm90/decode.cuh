@@ -54,17 +54,19 @@ __device__ __forceinline__ void produce_weights(const DecodeParams& p,
   if (p.h_out.base != nullptr) {
     stream_weights<Cfg, true>(p, smem, gate_up_phase<Cfg>(p), ring, policy);
   }
-  if (p.y.base != nullptr) {
-    stream_weights<Cfg, false>(p, smem, down_phase<Cfg>(p), ring, policy);
+  if constexpr (!Cfg::kNorm) {
+    if (p.y.base != nullptr) {
+      stream_weights<Cfg, false>(p, smem, down_phase<Cfg>(p), ring, policy);
+    }
   }
 }
 
-// Streams the activations of one phase: lane l brings token l's columns of a chunk, or the l-th box
-// of all m tokens. What the slots of other tokens hold reaches no output, for an mma keeps columns
-// apart.
+// Streams the activations of one phase: a lane with a `row` brings its columns of a chunk (m lanes
+// do), or lane l the l-th box of all m tokens. What the slots of other tokens hold reaches no
+// output, for an mma keeps columns apart.
 template <class Cfg>
-__device__ __forceinline__ void stream_activations(const RowMajor& in, const CUtensorMap& map,
-                                                   int m, const DecodeSmem<Cfg>& smem,
+__device__ __forceinline__ void stream_activations(const char* row, const CUtensorMap& map, int m,
+                                                   const DecodeSmem<Cfg>& smem,
                                                    const DecodePhase& phase,
                                                    tile::RingCursor<Cfg::kStages>& ring) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -87,8 +89,7 @@ __device__ __forceinline__ void stream_activations(const RowMajor& in, const CUt
           const std::int32_t at[5] = {c * Cfg::kDepth + lane * kSpanColumns, 0};
           ptx::tensor_copy_2d(to + lane * Cfg::kTokens * kSpanBytes, map, at, full);
         } else {
-          const char* from = static_cast<const char*>(in.base) + lane * in.row_bytes;
-          ptx::bulk_copy(to + lane * Cfg::kTokenBytes, from + std::int64_t{c} * Cfg::kTokenBytes,
+          ptx::bulk_copy(to + lane * Cfg::kTokenBytes, row + std::int64_t{c} * Cfg::kTokenBytes,
                          static_cast<std::uint32_t>(bytes), full);
         }
       }
@@ -115,23 +116,28 @@ __device__ __forceinline__ void produce_activations(const DecodeParams& p,
                                                     const DecodeSmem<Cfg>& smem) {
   tile::RingCursor<Cfg::kStages> ring{0, 1};
   int barriers = 0;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   ptx::launch_dependents();
+  if constexpr (Cfg::kNorm) prefetch_residual(p);
   // What is computed behind the wait delays the first copy.
   const DecodePhase gate_up = p.h_out.base != nullptr ? gate_up_phase<Cfg>(p) : DecodePhase{};
   const DecodePhase down = p.y.base != nullptr ? down_phase<Cfg>(p) : DecodePhase{};
+  const int rows = activation_rows<Cfg>(p);
+  const char* x_row = lane < rows ? activation_row<Cfg>(p, lane) : nullptr;
+  const char* h_row = static_cast<const char*>(p.h_in.base) + lane * p.h_in.row_bytes;
   if constexpr (Cfg::kActivationBoxes) {
-    if (threadIdx.x % 32 == 0) {
+    if (lane == 0) {
       ptx::prefetch_tensor_map(p.h_out.base != nullptr ? p.x_map : p.h_map);
     }
   }
   ptx::wait_for_prerequisites();
   if (p.h_out.base != nullptr) {
-    if (p.norm.n.base != nullptr) meet<Cfg>(p, smem.ready(0), barriers++);
-    stream_activations<Cfg>(p.x, p.x_map, p.m, smem, gate_up, ring);
-    if (p.y.base != nullptr) meet<Cfg>(p, smem.ready(1), barriers++);
+    if (!Cfg::kNorm && p.norm.n.base != nullptr) meet<Cfg>(p, smem.ready(0), barriers++);
+    stream_activations<Cfg>(x_row, p.x_map, rows, smem, gate_up, ring);
+    if (!Cfg::kNorm && p.y.base != nullptr) meet<Cfg>(p, smem.ready(1), barriers++);
   }
-  if (p.y.base != nullptr) {
-    stream_activations<Cfg>(p.h_in, p.h_map, p.m, smem, down, ring);
+  if (!Cfg::kNorm && p.y.base != nullptr) {
+    stream_activations<Cfg>(h_row, p.h_map, p.m, smem, down, ring);
   }
 }
 
@@ -165,16 +171,20 @@ template <class Cfg>
 __device__ __forceinline__ void consume_all(const DecodeParams& p, const DecodeSmem<Cfg>& smem) {
   Consumer<Cfg> consumer;
   ptx::wait_for_prerequisites();  // biases, residual; and h and y may still be read or written
-  if (p.norm.n.base != nullptr) {
-    normalise_rows<typename Cfg::Element>(p, smem.scratch());
-    announce(smem.ready(0));
-  }
-  if (p.h_out.base != nullptr) {
+  if constexpr (Cfg::kNorm) {
     consumer.template consume<true>(p, smem, gate_up_phase<Cfg>(p));
-    if (p.y.base != nullptr) announce(smem.ready(1));
-  }
-  if (p.y.base != nullptr) {
-    consumer.template consume<false>(p, smem, down_phase<Cfg>(p));
+  } else {
+    if (p.norm.n.base != nullptr) {
+      normalise_rows<typename Cfg::Element>(p, smem.scratch());
+      announce(smem.ready(0));
+    }
+    if (p.h_out.base != nullptr) {
+      consumer.template consume<true>(p, smem, gate_up_phase<Cfg>(p));
+      if (p.y.base != nullptr) announce(smem.ready(1));
+    }
+    if (p.y.base != nullptr) {
+      consumer.template consume<false>(p, smem, down_phase<Cfg>(p));
+    }
   }
 }
 

@@ -11,11 +11,15 @@ namespace sluice::cuda::sm90 {
 namespace {
 
 // Weights in flight are stages x rows x depth x 2 bytes: as many as fit beside the activations of
-// the stages (tokens x depth x 2) and the reduction. See docs/kernels/mlp_decode.md, "Tilings".
+// the stages (tokens, or norm_rows + 1, x depth x 2) and the reduction. See
+// docs/kernels/mlp_decode.md, "Tilings".
 constexpr DecodeTiling kTilings[] = {
     {.tokens = 8, .rows = 32, .depth = 512, .stages = 5},
     {.tokens = 8, .rows = 32, .depth = 256, .stages = 5, .half = true},
     {.tokens = 8, .rows = 16, .depth = 512, .stages = 4, .half = true},
+    {.tokens = 8, .rows = 32, .depth = 512, .stages = 5, .norm_rows = 10},
+    {.tokens = 8, .rows = 32, .depth = 512, .stages = 4, .norm_rows = 16},
+    {.tokens = 8, .rows = 32, .depth = 256, .stages = 4, .half = true, .norm_rows = 16},
     {.tokens = 16, .rows = 64, .depth = 256, .stages = 5},
     {.tokens = 16, .rows = 32, .depth = 512, .stages = 4},
     {.tokens = 16, .rows = 32, .depth = 256, .stages = 4, .half = true},
@@ -101,11 +105,12 @@ bool offers_half(const DecodeShape& s) {
 
 // What a small model should try first. Where a CTA's rows of gate_up are one block of 32 slots, the
 // half ring of so many, and for down that of 16. Where they are more, half rings of 16 slots up to
-// 8 tokens, for blocks of few tokens are small ones; of more tokens boxes, whose activations an SM
-// takes faster.
+// 8 tokens, for blocks of few tokens are small ones (with a deferred norm, which has no such ring,
+// the full one); of more tokens boxes, whose activations an SM takes faster.
 bool leads(const DecodeTiling& t, const DecodeShape& s) {
   if (!is_small(s)) return false;
   const bool narrow = 2 * ceil_div(static_cast<double>(s.h), s.sm_count) <= 2 * kMmaRows;
+  if (t.norm_rows > 0) return t.half == narrow;
   if (!narrow && s.m > kDecodeRowTokens && s.boxes) return t.boxes;
   return t.half && t.rows == (s.gate_up && narrow ? 2 * kMmaRows : kMmaRows);
 }
@@ -115,7 +120,7 @@ bool leads(const DecodeTiling& t, const DecodeShape& s) {
 std::span<const DecodeTiling> decode_tilings() noexcept { return kTilings; }
 
 double decode_model_us(const DecodeTiling& t, const DecodeShape& s) noexcept {
-  const auto m = static_cast<double>(s.m);
+  const auto m = static_cast<double>(s.norm_rows > 0 ? s.norm_rows : s.m);
   const auto d = static_cast<double>(s.d);
   const auto h = static_cast<double>(s.h);
   double us = t.split > 1 ? kExchangeUs : 0;
@@ -138,6 +143,8 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
   for (const DecodeTiling& tiling : kTilings) {
     if (tiling.tokens < shape.m || tiling.tokens > widest) continue;
     if (tiling.boxes && !shape.boxes) continue;
+    if ((tiling.norm_rows > 0) != (shape.norm_rows > 0)) continue;
+    if (tiling.norm_rows < shape.norm_rows) continue;
     if (tiling.half && !offers_half(shape)) continue;
     ranked[count++] = tiling;
     for (int split = 2; split <= kDecodeMaxSplit; split *= 2) {
@@ -168,12 +175,13 @@ int decode_prefetch_columns(const DecodeTiling& gate_up, const DecodeTiling& dow
 }
 
 void name_decode_tiling(const DecodeTiling& t, std::span<char> out) noexcept {
+  const char kind = t.boxes ? 'b' : t.norm_rows > 0 ? 'n' : 't';
   if (t.split == 1) {
-    std::snprintf(out.data(), out.size(), "%c%dr%dk%ds%d", t.boxes ? 'b' : 't', t.tokens, t.rows,
-                  t.depth, t.stages);
+    std::snprintf(out.data(), out.size(), "%c%dr%dk%ds%d", kind, t.tokens, t.rows, t.depth,
+                  t.stages);
   } else {
-    std::snprintf(out.data(), out.size(), "%c%dr%dk%ds%dx%d", t.boxes ? 'b' : 't', t.tokens, t.rows,
-                  t.depth, t.stages, t.split);
+    std::snprintf(out.data(), out.size(), "%c%dr%dk%ds%dx%d", kind, t.tokens, t.rows, t.depth,
+                  t.stages, t.split);
   }
 }
 

@@ -25,6 +25,7 @@ struct DecodeTiling {
   int split = 1;       ///< CTAs that share the same weight rows, each a part of the columns
   bool boxes = false;  ///< weights by boxes and wgmma, else by rows and mma.sync
   bool half = false;   ///< two CTAs fit an SM: the next launch's fills its ring beside this one's
+  int norm_rows = 0;   ///< gate_up with a deferred norm: rows of x and residual that a stage holds
 
   friend bool operator==(const DecodeTiling&, const DecodeTiling&) = default;
 };
@@ -42,6 +43,7 @@ struct DecodeShape {
   int sm_count = 0;
   bool boxes = true;  ///< the weights can come by boxes
   bool norm = false;  ///< with the norm prologue
+  int norm_rows = 0;  ///< of gate_up with a deferred norm: its rows of activations, else 0
 };
 
 /// Microseconds that an SM of an H200 needs for its share, by the bytes it takes in: the model that
@@ -50,9 +52,9 @@ struct DecodeShape {
 
 /// The narrowest tilings that hold the shape's tokens, and for 9 to 16 tokens also the narrowest by
 /// boxes. For one operator alone those by boxes also with K divided where a cluster's rows are one
-/// block, and in small models half rings. By decode_model_us(), equal ones in the order of
-/// decode_tilings(), but what suits a small model first. Writes at most out.size(), returns how
-/// many there are.
+/// block, and in small models half rings; with a deferred norm those made for it. By
+/// decode_model_us(), equal ones in the order of decode_tilings(), but what suits a small model
+/// first. Writes at most out.size(), returns how many there are.
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept;
 
 /// Columns of each of the `block_rows` rows that a CTA of down reads first, `columns` long, that
@@ -65,7 +67,8 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
 [[nodiscard]] int decode_ctas(const DecodeTiling& tiling, bool down, std::int64_t rows,
                               int sm_count) noexcept;
 
-/// "t8r32k512s5", with "x2" or "x4" behind it where so many CTAs share rows.
+/// "t8r32k512s5", "b" for "t" by boxes, "n" with a deferred norm; "x2" or "x4" behind it where so
+/// many CTAs share rows.
 void name_decode_tiling(const DecodeTiling& tiling, std::span<char> out) noexcept;
 
 }  // namespace sluice::cuda::sm90

@@ -27,7 +27,8 @@ struct RowMajor {
   long long row_bytes;
 };
 
-/// The norm prologue; off where `n` is null.
+/// The norm. `n` is set where it is a prologue of the launch. Where it is deferred, gate_up reads
+/// x, residual and weight by itself, and the launch of down, behind which nobody reads x, stores r.
 struct DecodeNorm {
   RowMajor x;         // [m, d]
   RowMajor residual;  // [m, d], added to x
@@ -36,6 +37,7 @@ struct DecodeNorm {
   const void* weight;
   float weight_offset;
   float eps;
+  int r_to_y;  // deferred: down adds r to y
 };
 
 /// What the launch behind this one reads first, all by rows: the first `columns` of each CTA's
@@ -63,6 +65,7 @@ struct DecodeParams {
   WeightRows w_down;
   RowMajor x;     // [m, d], or n
   RowMajor h_in;  // [m, h]
+  DecodeNorm norm;
   WeightPrefetch next;
   PairWalk pair;
   int up_first;       // the pairs' first rows are up
@@ -70,8 +73,7 @@ struct DecodeParams {
   CUtensorMap h_map;
   CUtensorMap w_pair_map;  // of tilings with weight boxes: 64 columns of 8 gate and 8 up rows
   CUtensorMap w_down_map;  // 64 columns x 16 rows
-  DecodeNorm norm;
-  RowMajor residual;  // [m, d]
+  RowMajor residual;       // [m, d]
   const void* b_gate;
   const void* b_up;
   const void* b_down;

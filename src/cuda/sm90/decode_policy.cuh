@@ -19,7 +19,8 @@ inline constexpr int kWeightWarps =
 inline constexpr int kPartialStride = 10;
 
 /// A DecodeTiling of up to kDecodeSpanTokens: weights by copies of rows, mma.sync.
-template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount>
+template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount,
+          int kNormRowCount = 0>
 struct RowsConfig {
   using Element = ElementType;
   static constexpr int kTokens = kTokenCount;
@@ -27,6 +28,8 @@ struct RowsConfig {
   static constexpr int kDepth = kDepthCount;
   static constexpr int kStages = kStageCount;
   static constexpr bool kWeightBoxes = false;
+  static constexpr int kNormRows = kNormRowCount;
+  static constexpr bool kNorm = kNormRows > 0;
   static constexpr bool kActivationBoxes = kTokens > kDecodeRowTokens;
   static constexpr bool kTurns = false;
   static constexpr int kReaders = kConsumerWarps;  // of a stage
@@ -39,13 +42,17 @@ struct RowsConfig {
   static constexpr int kTokenBytes = kDepth * 2;
   static constexpr int kWeightRowBytes = kDepth * 2;
   static constexpr int kActivationsAt = 0;
-  static constexpr int kWeightsAt = kTokens * kTokenBytes;
+  static constexpr int kNormWeightAt = kNormRows * kTokenBytes;
+  static constexpr int kWeightsAt = (kNorm ? kNormRows + 1 : kTokens) * kTokenBytes;
   static constexpr int kStageBytes = (kWeightsAt + kRows * kWeightRowBytes + 1023) & ~1023;
-  static constexpr int kPartialFloats = kDepthWarps * kRows * kPartialStride;
+  // A set of partial sums, and behind it those of the squares that a deferred norm needs.
+  static constexpr int kSumFloats = kDepthWarps * kRows * kPartialStride;
+  static constexpr int kPartialFloats = kSumFloats + (kNorm ? kDepthWarps * kSliceTokens : 0);
   static constexpr int kScratchBytes = 2 * kPartialFloats * 4;
   static_assert(kTokens % kSliceTokens == 0 && kDepth % (kSpanColumns * kDepthWarps) == 0);
   static_assert(kRows == kTiles * kRowWarps * kMmaRows && kRows <= 32 * kWeightWarps);
   static_assert(kDepthWarps * kRowWarps == kConsumerWarps);
+  static_assert(!kNorm || kTokens <= kDecodeRowTokens);
 };
 
 inline constexpr int kWgmmaRows = 64;
@@ -59,6 +66,8 @@ struct BoxesConfig {
   static constexpr int kDepth = kDepthCount;
   static constexpr int kStages = kStageCount;
   static constexpr bool kWeightBoxes = true;
+  static constexpr int kNormRows = 0;
+  static constexpr bool kNorm = false;
   static constexpr bool kActivationBoxes = true;
   // 64 rows are one wgmma: the warpgroups take blocks of so many in turns, of twice as many half of
   // the rows each.

@@ -14,6 +14,7 @@
 #include "cuda/ptx/bulk_copy.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/warpgroup.cuh"
+#include "cuda/sm90/decode_deferred_norm.cuh"
 #include "cuda/sm90/decode_output.cuh"
 #include "cuda/tile/ring.cuh"
 #include "math/gate.hpp"
@@ -57,11 +58,13 @@ __device__ __forceinline__ void stream_rows(const DecodeParams& p, const DecodeS
   const int slot = lane * kWeightWarps + warp;
   const SlotRow where = slot_row(slot, kGated);
   const WeightRows& w = !kGated ? p.w_down : where.up ? p.w_up : p.w_gate;
+  // A deferred norm's weight is one row more, which all CTAs read in every block.
+  const bool is_norm = Cfg::kNorm && slot == Cfg::kRows;
   for (int b = 0; b < phase.blocks; ++b) {
     const UnitRange block = phase.block(b);
     const bool mine = slot < Cfg::kRows && where.unit < block.size();
     const char* source = mine ? row_of(w, block.begin + where.unit) : nullptr;
-    const int rows = __popc(__ballot_sync(0xFFFFFFFFU, mine));
+    const int rows = __popc(__ballot_sync(0xFFFFFFFFU, mine || is_norm));
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       const int bytes = phase.chunk_columns(c, Cfg::kDepth) * 2;
       std::uint64_t& full = smem.full(ring.stage);
@@ -73,6 +76,14 @@ __device__ __forceinline__ void stream_rows(const DecodeParams& p, const DecodeS
         ptx::bulk_copy(smem.weights(ring.stage) + slot * Cfg::kWeightRowBytes,
                        source + std::int64_t{c} * (Cfg::kDepth * 2),
                        static_cast<std::uint32_t>(bytes), full, policy);
+      }
+      if constexpr (Cfg::kNorm) {
+        if (is_norm) {
+          ptx::bulk_copy(
+              smem.activations(ring.stage) + Cfg::kNormWeightAt,
+              static_cast<const char*>(p.norm.weight) + std::int64_t{c} * Cfg::kTokenBytes,
+              static_cast<std::uint32_t>(bytes), full);
+        }
       }
       ring.advance();
     }
@@ -86,85 +97,65 @@ __device__ __forceinline__ void stream_rows(const DecodeParams& p, const DecodeS
 template <class Cfg>
 using Accumulators = float[Cfg::kTiles][Cfg::kSlices][4];
 
-// One row's 64 columns of a span as the four lanes of a quad hold them: lane t has the eight
-// columns of unit t in `low` and those of unit 4 + t in `high`, zero where the span ends before.
-// Which columns an mma calls its k-th is free as long as both operands agree, so that 16-byte loads
-// serve where ldmatrix would need padded or swizzled rows. Rows begin in the same bank: lanes of
-// odd rows load the high half first, so that the two rows of each eight lanes lie in different
-// banks.
-struct SpanRow {
-  uint4 low;
-  uint4 high;
+// A warp's share of one stage, every kDepthWarps-th span, in registers, so that the stage goes back
+// to its producers before it is multiplied. Spans outside the matrix are 0.
+template <class Cfg>
+struct StageOperands {
+  static constexpr int kSpans = Cfg::kDepth / kSpanColumns / Cfg::kDepthWarps;
+  // Rows lane / 4 and lane / 4 + 8 of a tile, token lane / 4 of a slice: the fragments of an mma.
+  SpanRow upper[kSpans][Cfg::kTiles];
+  SpanRow lower[kSpans][Cfg::kTiles];
+  SpanRow tokens[kSpans][Cfg::kSlices];
 
-  /// `units` of the span's eight are there; unit u lies at u ^ `swizzle`.
-  static __device__ __forceinline__ SpanRow load(const char* span, int units, int swizzle = 0) {
+  static __device__ __forceinline__ StageOperands load(const char* weights, const char* activations,
+                                                       int columns, Tokens<Cfg>& tokens) {
+    StageOperands out;
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const bool odd = lane / 4 % 2 != 0;
-    const int first = lane % 4 + (odd ? 4 : 0);
-    const int second = first ^ 4;
-    const uint4* at = reinterpret_cast<const uint4*>(span);
-    const uint4 a = first < units ? at[first ^ swizzle] : uint4{};
-    const uint4 b = second < units ? at[second ^ swizzle] : uint4{};
-    return {odd ? b : a, odd ? a : b};
-  }
-  /// The two registers that step `step` of the span's four takes of this row.
-  __device__ __forceinline__ uint2 step(int step) const {
-    const uint4& half = step < 2 ? low : high;
-    return step % 2 == 0 ? make_uint2(half.x, half.y) : make_uint2(half.z, half.w);
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int row_warp = warp / Cfg::kDepthWarps;
+    const char* a_row =
+        weights + (row_warp * Cfg::kTiles * kMmaRows + lane / 4) * Cfg::kWeightRowBytes;
+    constexpr int kTokenBytes = Cfg::kActivationBoxes ? kSpanBytes : Cfg::kTokenBytes;
+    constexpr int kSpanStride = Cfg::kActivationBoxes ? Cfg::kTokens * kSpanBytes : kSpanBytes;
+    const char* b_row = activations + lane / 4 * kTokenBytes;
+    const int swizzle = Cfg::kActivationBoxes ? lane / 4 : 0;
+#pragma unroll
+    for (int i = 0; i < kSpans; ++i) {
+      const int span = i * Cfg::kDepthWarps + warp % Cfg::kDepthWarps;
+      const int units = (columns - span * kSpanColumns) / 8;
+#pragma unroll
+      for (int t = 0; t < Cfg::kTiles; ++t) {
+        const char* row = a_row + t * kMmaRows * Cfg::kWeightRowBytes + span * kSpanBytes;
+        out.upper[i][t] = SpanRow::load(row, units);
+        out.lower[i][t] = SpanRow::load(row + kMmaRows / 2 * Cfg::kWeightRowBytes, units);
+      }
+#pragma unroll
+      for (int s = 0; s < Cfg::kSlices; ++s) {
+        const char* row = b_row + s * kSliceTokens * kTokenBytes;
+        out.tokens[i][s] = tokens.operand(activations, row, span * kSpanStride, units, swizzle);
+      }
+    }
+    return out;
   }
 };
 
-// d += this warp's share of one stage: every kDepthWarps-th span.
+// d += what the operands say.
 template <class Cfg>
-__device__ __forceinline__ void multiply_stage(const char* weights, const char* activations,
-                                               int columns, Accumulators<Cfg>& d) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int depth_warp = warp % Cfg::kDepthWarps;
-  const int row_warp = warp / Cfg::kDepthWarps;
-  // Rows lane / 4 and lane / 4 + 8 of a tile, token lane / 4 of a slice: the fragments of an mma.
-  const char* a_row =
-      weights + (row_warp * Cfg::kTiles * kMmaRows + lane / 4) * Cfg::kWeightRowBytes;
-  // Slices in turns: an mma waits for the one before it on the same sums.
-  constexpr int kPair = Cfg::kSlices > 1 ? 2 : 1;
-  constexpr int kTokenBytes = Cfg::kActivationBoxes ? kSpanBytes : Cfg::kTokenBytes;
-  constexpr int kSpanStride = Cfg::kActivationBoxes ? Cfg::kTokens * kSpanBytes : kSpanBytes;
-  const char* b_row = activations + lane / 4 * kTokenBytes;
-  const int swizzle = Cfg::kActivationBoxes ? lane / 4 : 0;
+__device__ __forceinline__ void multiply(const StageOperands<Cfg>& from, Accumulators<Cfg>& d) {
 #pragma unroll
-  for (int i = 0; i < Cfg::kDepth / kSpanColumns / Cfg::kDepthWarps; ++i) {
-    const int span = i * Cfg::kDepthWarps + depth_warp;
-    if (span * kSpanColumns >= columns) break;
-    const int units = (columns - span * kSpanColumns) / 8;
-    const int at = span * kSpanBytes;
-    SpanRow upper[Cfg::kTiles];
-    SpanRow lower[Cfg::kTiles];
+  for (int i = 0; i < StageOperands<Cfg>::kSpans; ++i) {
 #pragma unroll
-    for (int t = 0; t < Cfg::kTiles; ++t) {
-      upper[t] = SpanRow::load(a_row + t * kMmaRows * Cfg::kWeightRowBytes + at, units);
-      lower[t] =
-          SpanRow::load(a_row + (t * kMmaRows + kMmaRows / 2) * Cfg::kWeightRowBytes + at, units);
-    }
+    for (int step = 0; step < kSpanColumns / 16; ++step) {
+      // Slices in turns: an mma waits for the one before it on the same sums.
 #pragma unroll
-    for (int first = 0; first < Cfg::kSlices; first += kPair) {
-      SpanRow x[kPair];
-#pragma unroll
-      for (int s = 0; s < kPair; ++s) {
-        const char* row = b_row + (first + s) * kSliceTokens * kTokenBytes + span * kSpanStride;
-        x[s] = SpanRow::load(row, units, swizzle);
-      }
-#pragma unroll
-      for (int step = 0; step < kSpanColumns / 16; ++step) {
-#pragma unroll
-        for (int turn = 0; turn < kPair * Cfg::kTiles; ++turn) {
-          const int s = turn / Cfg::kTiles;
-          const int t = turn % Cfg::kTiles;
-          const uint2 b = x[s].step(step);
-          const uint2 up = upper[t].step(step);
-          const uint2 low = lower[t].step(step);
-          const std::uint32_t a[4] = {up.x, low.x, up.y, low.y};
-          ptx::mma_m16n8k16<typename Cfg::Element>(d[t][first + s], a, b.x, b.y);
-        }
+      for (int turn = 0; turn < Cfg::kSlices * Cfg::kTiles; ++turn) {
+        const int s = turn / Cfg::kTiles;
+        const int t = turn % Cfg::kTiles;
+        const uint2 b = from.tokens[i][s].step(step);
+        const uint2 up = from.upper[i][t].step(step);
+        const uint2 low = from.lower[i][t].step(step);
+        const std::uint32_t a[4] = {up.x, low.x, up.y, low.y};
+        ptx::mma_m16n8k16<typename Cfg::Element>(d[t][s], a, b.x, b.y);
       }
     }
   }
@@ -197,31 +188,68 @@ __device__ __forceinline__ float total(const float* partial, int slot, int token
   return sum;
 }
 
+// What y adds to a product: bias, residual, the sum of a deferred norm. Loaded before it is of use,
+// and touched no sooner: who waits for a load keeps stages from their producers.
 template <class Element>
-__device__ __forceinline__ void store_y(const DecodeParams& p, int token, int row, float sum) {
-  if (p.b_down != nullptr) sum += vector_at<Element>(p.b_down, row);
-  if (p.residual.base != nullptr) {
-    // From L2: with a norm another SM wrote it in this launch.
-    sum += static_cast<float>(__ldcg(element_at<Element>(p.residual, token, row)));
+struct Added {
+  Element bias{};
+  Element residual{};
+  Element x{};
+  Element x_residual{};
+
+  static __device__ __forceinline__ Added load(const DecodeParams& p, int token, int row) {
+    Added a;
+    if (p.b_down != nullptr) a.bias = static_cast<const Element*>(p.b_down)[row];
+    // From L2: with a norm inside the launch another SM wrote it.
+    if (p.residual.base != nullptr) {
+      a.residual = __ldcg(element_at<Element>(p.residual, token, row));
+    }
+    if (has_sum(p)) {
+      a.x = __ldcg(element_at<Element>(p.norm.x, token, row));
+      a.x_residual = __ldcg(element_at<Element>(p.norm.residual, token, row));
+    }
+    return a;
   }
-  *element_at<Element>(p.y, token, row) = Element(sum);
-}
+
+  /// Stores r of a deferred norm here, where nobody reads x any more.
+  __device__ __forceinline__ float add(const DecodeParams& p, int token, int row) const {
+    float sum = static_cast<float>(bias) + static_cast<float>(residual);
+    if (has_sum(p)) {
+      const Element r = __hadd_rn(x, x_residual);
+      if (p.norm.r.base != nullptr) *element_at<Element>(p.norm.r, token, row) = r;
+      if (p.norm.r_to_y != 0) sum += static_cast<float>(r);
+    }
+    return sum;
+  }
+
+ private:
+  static __device__ __forceinline__ bool has_sum(const DecodeParams& p) {
+    return p.norm.x.base != nullptr && p.norm.n.base == nullptr;
+  }
+};
 
 // h or y of one unit and token, from the CTA's sums.
 template <class Cfg, bool kGated>
 __device__ __forceinline__ void finish(const DecodeParams& p, const float* partial, int slot,
-                                       int in_slice, int unit, int token) {
+                                       int in_slice, int unit, int token,
+                                       const Added<typename Cfg::Element>& added,
+                                       const Tokens<Cfg>& tokens) {
   using Element = typename Cfg::Element;
   if constexpr (kGated) {
     float g = total<Cfg>(partial, slot, in_slice);
     float u = total<Cfg>(partial, slot + kMmaRows / 2, in_slice);
+    if constexpr (Cfg::kNorm) {
+      g *= tokens.scale();
+      u *= tokens.scale();
+    }
     if (p.b_gate != nullptr) {
       g += vector_at<Element>(p.b_gate, unit);
       u += vector_at<Element>(p.b_up, unit);
     }
     *element_at<Element>(p.h_out, token, unit) = Element(math::gate_mul(p.gate, g, u));
   } else {
-    store_y<Element>(p, token, unit, total<Cfg>(partial, slot, in_slice));
+    const float sum = total<Cfg>(partial, slot, in_slice) + added.add(p, token, unit);
+    *element_at<Element>(p.y, token, unit) = Element(sum);
   }
 }
 
@@ -232,17 +260,43 @@ template <class Cfg, bool kGated>
 __device__ __forceinline__ void consume_rows(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
                                              const DecodePhase& phase,
                                              tile::RingCursor<Cfg::kStages>& ring, int& buffer) {
+  using Element = typename Cfg::Element;
   constexpr int kUnits = kGated ? Cfg::kRows / 2 : Cfg::kRows;  // of a block, at most
   constexpr bool kInTurns = Cfg::kSlices == 1;
   static_assert(Cfg::kSlices <= 2);
+  // This thread's part of a block: units are dealt first, so that neighbours store neighbouring
+  // columns. Of one slice it has one at most.
+  constexpr int kParts = kUnits * Cfg::kTokens;
+  const auto unit_of = [](int part) { return part % kUnits; };
+  const auto token_of = [](int part) { return part / kUnits; };
+  const int own = static_cast<int>(threadIdx.x);
+  constexpr bool kAddsEarly = !kGated && kParts <= kConsumers;
+  Tokens<Cfg> tokens(p);
   for (int b = 0; b < phase.blocks; ++b) {
     const UnitRange block = phase.block(b);
+    const auto is_there = [&](int part) {
+      return unit_of(part) < block.size() && token_of(part) < p.m;
+    };
+    Added<Element> added{};
+    if constexpr (kAddsEarly) {
+      // On its way while the block is multiplied. Behind the block's first stage: with a norm
+      // inside the launch the residual comes from another SM, as this does.
+      ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
+      if (is_there(own)) {
+        added = Added<Element>::load(p, token_of(own), block.begin + unit_of(own));
+      }
+    }
     Accumulators<Cfg> d = {};
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
-      multiply_stage<Cfg>(smem.weights(ring.stage), smem.activations(ring.stage),
-                          phase.chunk_columns(c, Cfg::kDepth), d);
-      release<Cfg>(smem, ring.stage);
+      const auto operands =
+          StageOperands<Cfg>::load(smem.weights(ring.stage), smem.activations(ring.stage),
+                                   phase.chunk_columns(c, Cfg::kDepth), tokens);
+      // A deferred norm's operands would need more registers than there are: they come span by
+      // span.
+      if (!Cfg::kNorm) release<Cfg>(smem, ring.stage);
+      multiply<Cfg>(operands, d);
+      if (Cfg::kNorm) release<Cfg>(smem, ring.stage);
       ring.advance();
     }
     float* const sets = smem.scratch() + (kInTurns ? buffer * Cfg::kPartialFloats : 0);
@@ -255,15 +309,19 @@ __device__ __forceinline__ void consume_rows(const DecodeParams& p, const Decode
     for (int slice = 0; slice < Cfg::kSlices; ++slice) {
       write_partial<Cfg>(sets + slice * Cfg::kPartialFloats, slice, d);
     }
+    float* const squares = sets + Cfg::kSumFloats;
+    if (Cfg::kNorm && b == 0) tokens.write_squares(squares);
     ptx::named_barrier_sync(kConsumerBarrier, kConsumers);
-    for (int i = static_cast<int>(threadIdx.x); i < kUnits * Cfg::kTokens; i += kConsumers) {
-      const int unit = i % kUnits;  // neighbours store neighbouring columns
-      const int token = i / kUnits;
-      if (unit < block.size() && token < p.m) {
-        finish<Cfg, kGated>(p, sets + token / kSliceTokens * Cfg::kPartialFloats,
-                            slot_of_unit(unit, kGated), token % kSliceTokens, block.begin + unit,
-                            token);
-      }
+    if (Cfg::kNorm && b == 0) tokens.read_squares(p, squares, token_of(own));
+    for (int part = own; part < kParts; part += kConsumers) {
+      if (!is_there(part)) continue;
+      const int token = token_of(part);
+      const int unit = unit_of(part);
+      const int row = block.begin + unit;
+      if (!kGated && !kAddsEarly) added = Added<Element>::load(p, token, row);
+      finish<Cfg, kGated>(p, sets + token / kSliceTokens * Cfg::kPartialFloats,
+                          slot_of_unit(unit, kGated), token % kSliceTokens, row, token, added,
+                          tokens);
     }
   }
 }
