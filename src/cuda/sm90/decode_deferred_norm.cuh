@@ -4,9 +4,8 @@
 // meanwhile, and multiplies the finished sums by s. So no product waits for a row's sum, and no
 // launch stands before this one. docs/kernels/mlp_decode.md, section 5.
 //
-// stage    activations: m rows of x, m of the residual where there is one; row kNormRows,
-// which
-//          comes with the weights before anybody waits: the norm's weight | weights
+// stage    activations: m rows of x, m of the residual where there is one; then, behind kNormRows
+//          rows, the norm's weight, which comes with the weights before anybody waits | weights
 #pragma once
 
 #include <cuda_bf16.h>
