@@ -2,6 +2,7 @@
 #include "cpu/blocking.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "cpu/matrix.hpp"
 
@@ -58,11 +59,23 @@ void take_scratch(Schedule& s, Arena& arena, std::int64_t tasks) {
   s.panels = arena.take(each * s.threads);
 }
 
-// Rows a task of dot products, a multiple of the 8 that kernels take at once.
+// Rows a task of dot products, a multiple of the 8 that kernels take at once: the fewest tasks a
+// thread that the limits allow, or up to two more where that leaves less to the thread with most.
 std::int64_t dot_task_rows(std::int64_t row_bytes, std::int64_t rows, int threads) {
-  const std::int64_t by_bytes = kDotTaskBytes / row_bytes;
-  const std::int64_t by_threads = rows / (kDotTasksEach * threads);
-  return std::clamp<std::int64_t>(std::min(by_bytes, by_threads) / 8 * 8, 8, kMaxDotRows);
+  const std::int64_t most =
+      std::clamp<std::int64_t>(kDotTaskBytes / row_bytes / 8 * 8, 8, kMaxDotRows);
+  const std::int64_t least_each = std::max(kDotTasksEach, ceil_div(rows, most * threads));
+  std::int64_t best = most;
+  std::int64_t least_share = std::numeric_limits<std::int64_t>::max();
+  for (std::int64_t each = least_each; each < least_each + 3; ++each) {
+    const std::int64_t task = round_up(ceil_div(rows, each * threads), 8);
+    const std::int64_t share = ceil_div(ceil_div(rows, task), threads) * task;
+    if (share < least_share) {
+      least_share = share;
+      best = task;
+    }
+  }
+  return best;
 }
 
 void schedule_dots(const Problem& p, Schedule& s, Arena& arena) {

@@ -159,6 +159,28 @@ TEST(Schedule, Fp32ByOneVectorOfTokensIsReadInPlace) {
   }
 }
 
+// Tasks are whole groups of 8 rows; the thread with most has little more than an even share.
+TEST(Schedule, DotTasksAreSharedEvenly) {
+  const auto most_over_even = [](std::int64_t rows, std::int64_t task, int threads) {
+    const std::int64_t most = ceil_div(ceil_div(rows, task), threads) * task;
+    return static_cast<double>(most * threads) / static_cast<double>(rows);
+  };
+  const std::int64_t shapes[][2] = {{576, 1536}, {2048, 8192}, {4096, 14336}};
+  for (const auto& [d, h] : shapes) {
+    for (const int threads : {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48}) {
+      const Problem p{.op = Op::kMlp, .m = 1, .d = d, .h = h};
+      const Schedule s = make_schedule(make_plan(p, threads), SimdTarget::kAvx512);
+      ASSERT_TRUE(s.dots);
+      EXPECT_EQ(s.dot_cols % 8, 0);
+      EXPECT_EQ(s.dot_rows % 8, 0);
+      // 576 rows are 72 groups: 48 threads have one or two each.
+      const double bound = d == 576 ? (threads > 16 ? 1.34 : 1.17) : 1.13;
+      EXPECT_LE(most_over_even(h, s.dot_cols, threads), bound) << h << " rows, " << threads;
+      EXPECT_LE(most_over_even(d, s.dot_rows, threads), bound) << d << " rows, " << threads;
+    }
+  }
+}
+
 // Threads beyond the tasks would each reserve panels for nothing.
 TEST(Schedule, ReservesNoScratchForIdleThreads) {
   const Problem p{.op = Op::kDown, .m = DotKernels::kMaxTokens + 1, .d = 8, .h = 8};
