@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -142,29 +143,29 @@ TEST(DecodeSchedule, BoxesOfBothMatricesAreShared) {
   }
 }
 
-// What gate_up's launch brings into L2 for down's: nothing outside of w_down, a slot a row.
-TEST(DecodeSchedule, APrefetchStaysInsideTheMatrix) {
+// What gate_up's launch brings into L2 for down's: what each CTA of down reads first, 64 KiB at
+// most, whole units of the copy engine.
+TEST(DecodeSchedule, APrefetchIsTheFirstBlockOfDown) {
   int prefetches = 0;
-  for (const auto& [d, h] : kWidths) {
+  std::vector<Widths> widths(std::begin(kWidths), std::end(kWidths));
+  widths.push_back({32 * kSmCount + 8, 4096});  // the larger shares are two blocks, smaller ones
+  for (const auto& [d, h] : widths) {
     for (const DecodeTiling& gate_up : cuda::sm90::decode_tilings()) {
       for (const DecodeTiling& down : cuda::sm90::decode_tilings()) {
-        const int ctas = cuda::sm90::decode_ctas(down, true, d, kSmCount);
-        const auto first_block = [&, rows = d](int cta) {
-          const UnitRange share = cuda::sm90::even_share(rows, cta, ctas);
-          return cuda::sm90::make_phase(share, down.rows, 0, 1).block(0);
-        };
-        const int columns =
-            cuda::sm90::decode_prefetch_columns(gate_up, down, first_block(0).size(), h);
-        EXPECT_EQ(columns % 8, 0);  // whole units of the copy engine, as h is
-        EXPECT_LE(columns, h);
-        if (columns == 0) continue;
+        const auto next = cuda::sm90::decode_prefetch(gate_up, down, d, h, kSmCount);
+        EXPECT_EQ(next.columns > 0, !gate_up.boxes && !gate_up.half && !down.boxes);
+        if (next.columns == 0) continue;
         ++prefetches;
-        EXPECT_FALSE(gate_up.boxes || down.boxes || gate_up.half);
-        for (int cta = 0; cta < ctas; ++cta) {
-          const UnitRange rows = first_block(cta);
-          EXPECT_LE(rows.end, d);
-          EXPECT_LE(rows.size(), down.rows);
-          EXPECT_LE(rows.size() * columns * 2, 64 << 10);
+        EXPECT_EQ(next.columns % 8, 0);  // as h is
+        EXPECT_LE(next.columns, h);
+        const int ctas = cuda::sm90::decode_ctas(down, true, d, kSmCount);
+        for (int cta = 0; cta < kSmCount; ++cta) {
+          const UnitRange share = cta < ctas ? cuda::sm90::even_share(d, cta, ctas) : UnitRange{};
+          const UnitRange first = cuda::sm90::make_phase(share, down.rows, h, down.depth).block(0);
+          const UnitRange rows = next.rows(cta);
+          EXPECT_EQ(rows.begin, first.begin) << d << " " << cta;
+          EXPECT_EQ(rows.end, first.end) << d << " " << cta;
+          EXPECT_LE(rows.size() * next.columns * 2, 64 << 10) << d << " " << cta;
         }
       }
     }

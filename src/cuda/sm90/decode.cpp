@@ -198,7 +198,8 @@ class Launcher {
     fill_common(first);
     SLUICE_TRY(fill_gate_up(first));
     first.w_down = weights(Operand::kWDown);
-    first.next = down_prefetch();
+    first.next =
+        sm90::decode_prefetch(tilings_.gate_up, tilings_.down, first.d, first.h, device_.sm_count);
     SLUICE_TRY(start(first, tilings_.gate_up));
     DecodeParams second{};
     fill_common(second);
@@ -334,19 +335,6 @@ class Launcher {
   [[nodiscard]] sm90::EvenShares shares(const DecodeTiling& tiling, bool down, int ctas) const {
     const int units = sm90::units_of(static_cast<int>(down ? p_.d : p_.h), tiling.boxes, !down);
     return sm90::even_shares(units, ctas / tiling.split);
-  }
-
-  // What the launch of gate_up brings into L2 for that of down.
-  [[nodiscard]] sm90::WeightPrefetch down_prefetch() const {
-    const DecodeTiling& down = tilings_.down;
-    sm90::WeightPrefetch next{};
-    next.ctas = sm90::decode_ctas(down, true, p_.d, device_.sm_count);
-    next.shares = shares(down, true, next.ctas);
-    next.block_rows = down.rows;
-    const sm90::DecodePhase largest = sm90::make_phase(next.shares.part(0), down.rows, 0, 1);
-    next.columns = sm90::decode_prefetch_columns(tilings_.gate_up, down, largest.block(0).size(),
-                                                 static_cast<int>(p_.h));
-    return next;
   }
 
   Status start(DecodeParams& params, const DecodeTiling& tiling) const {

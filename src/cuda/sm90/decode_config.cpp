@@ -5,8 +5,6 @@
 #include <array>
 #include <cstdio>
 
-#include "cuda/sm90/decode_schedule.hpp"
-
 namespace sluice::cuda::sm90 {
 namespace {
 
@@ -167,11 +165,22 @@ int decode_ctas(const DecodeTiling& t, bool down, std::int64_t rows, int sm_coun
   return std::clamp(units, 1, clusters(t.split, sm_count)) * t.split;
 }
 
-int decode_prefetch_columns(const DecodeTiling& gate_up, const DecodeTiling& down, int block_rows,
-                            int columns) noexcept {
-  if (gate_up.boxes || gate_up.half || down.boxes || block_rows == 0) return 0;
-  const int each = kPrefetchBytes / (2 * block_rows) / kSpanColumns * kSpanColumns;
-  return std::min(each, columns);
+WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& down, int d, int h,
+                               int sm_count) noexcept {
+  if (gate_up.boxes || gate_up.half || down.boxes) return {};
+  WeightPrefetch next;
+  next.ctas = decode_ctas(down, true, d, sm_count);
+  next.shares = even_shares(d, next.ctas);
+  const auto first_block = [&](int cta) {
+    return make_phase(next.shares.part(cta), down.rows, h, down.depth).block(0).size();
+  };
+  next.larger_block = first_block(0);
+  next.smaller_block = first_block(next.ctas - 1);
+  // A larger share may be cut once more, into smaller blocks.
+  const int rows = std::max(next.larger_block, next.smaller_block);
+  if (rows == 0) return {};
+  next.columns = std::min(kPrefetchBytes / (2 * rows) / kSpanColumns * kSpanColumns, h);
+  return next;
 }
 
 void name_decode_tiling(const DecodeTiling& t, std::span<char> out) noexcept {

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <span>
 
+#include "cuda/sm90/decode_schedule.hpp"
+
 namespace sluice::cuda::sm90 {
 
 inline constexpr int kDecodeMaxTokens = 64;
@@ -57,15 +59,15 @@ struct DecodeShape {
 /// first. Writes at most out.size(), returns how many there are.
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept;
 
-/// Columns of each of the `block_rows` rows that a CTA of down reads first, `columns` long, that
-/// the launch of gate_up before it brings into L2; 0 where that gains nothing. Whole spans or rows.
-[[nodiscard]] int decode_prefetch_columns(const DecodeTiling& gate_up, const DecodeTiling& down,
-                                          int block_rows, int columns) noexcept;
-
 /// CTAs of a launch: one an SM in whole groups of `split`, but no more groups than units: rows of
 /// w_down (`down`: down, or mlp) or pairs of gate_up, or boxes of them.
 [[nodiscard]] int decode_ctas(const DecodeTiling& tiling, bool down, std::int64_t rows,
                               int sm_count) noexcept;
+
+/// What the launch of gate_up brings into L2 for the launch of down behind it, in whole spans or
+/// rows; nothing where that gains nothing.
+[[nodiscard]] WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& down,
+                                             int d, int h, int sm_count) noexcept;
 
 /// "t8r32k512s5", "b" for "t" by boxes, "n" with a deferred norm; "x2" or "x4" behind it where so
 /// many CTAs share rows.

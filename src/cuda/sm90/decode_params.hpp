@@ -40,15 +40,6 @@ struct DecodeNorm {
   int r_to_y;  // deferred: down adds r to y
 };
 
-/// What the launch behind this one reads first, all by rows: the first `columns` of each CTA's
-/// first block of w_down. Off where `columns` is 0.
-struct WeightPrefetch {
-  EvenShares shares;  // rows of w_down to each CTA
-  int ctas;
-  int block_rows;  // of a block, at most
-  int columns;
-};
-
 // What producers need for their first copy lies together at the front: parameters come by cache
 // lines too, and the launch waits for each.
 struct DecodeParams {

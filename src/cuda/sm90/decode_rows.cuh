@@ -34,10 +34,8 @@ __device__ __forceinline__ void prefetch_next(const DecodeParams& p, const Decod
                                               int steps, int slot) {
   constexpr int kStepsLeft = 3;  // copies under way by then
   static_assert(kStepsLeft <= Cfg::kStages);
-  const int cta = static_cast<int>(blockIdx.x);
-  if (p.next.columns == 0 || cta >= p.next.ctas || steps < kStepsLeft) return;
-  const UnitRange rows =
-      make_phase(p.next.shares.part(cta), p.next.block_rows, p.h, kSpanColumns).block(0);
+  if (p.next.columns == 0 || steps < kStepsLeft) return;
+  const UnitRange rows = p.next.rows(static_cast<int>(blockIdx.x));
   tile::RingCursor<Cfg::kStages> ring;
   ring.skip_to(steps - kStepsLeft);
   ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);

@@ -110,6 +110,23 @@ struct DecodePhase {
           even_share((columns + depth - 1) / depth, part, parts)};
 }
 
+/// What a launch of gate_up brings into L2 for the launch of down behind it: of each CTA's first
+/// block of w_down, which it reads first, so many columns. The host divides here too.
+struct WeightPrefetch {
+  EvenShares shares;  ///< rows of w_down to each CTA
+  int ctas = 0;
+  int larger_block = 0;  ///< rows of the first block of the larger shares
+  int smaller_block = 0;
+  int columns = 0;  ///< 0: none are brought
+
+  /// The first block of a CTA of down; of one that is not there none.
+  [[nodiscard]] constexpr UnitRange rows(int cta) const noexcept {
+    if (cta >= ctas) return {};
+    const int begin = shares.part(cta).begin;
+    return {begin, begin + (cta < shares.rest ? larger_block : smaller_block)};
+  }
+};
+
 /// Where row slot `slot` of a stage finds its weights.
 struct SlotRow {
   int unit = 0;     ///< of the block
