@@ -201,6 +201,31 @@ TEST_F(GpuDecode, DeferredNorms) {
   }
 }
 
+// x_sum may be null: deferred, behind a launch of the norm and as a prologue the norm gives y the
+// same bits and writes nowhere else.
+TEST_F(GpuDecode, ASumThatNobodyKeeps) {
+  for (const char* variant :
+       {"cuda.sm90_decode_chain", "cuda.sm90_decode_chain_norm", "cuda.sm90_decode"}) {
+    for (const std::string text : {"4x264x520:mlp:add_norm:residual_norm_input",
+                                   "4x264x520:mlp:add_norm", "4x264x520:mlp:add_norm:residual"}) {
+      SCOPED_TRACE(text + " " + variant);
+      std::string y[2];
+      for (const bool kept : {false, true}) {
+        Job job = make_job(kept ? text : text + ":minimal", {.variant = variant});
+        ASSERT_EQ(job.set->operands().x_sum != nullptr, kept);
+        ASSERT_OK(job.run(gpu::rig().stream()));
+        ASSERT_OK(gpu::rig().synchronize());
+        expect_right(job);
+        const auto now = job.set->host_matrix(Operand::kY);
+        ASSERT_OK(now);
+        y[kept ? 1 : 0].assign(static_cast<const char*>(now->data),
+                               static_cast<std::size_t>(extent_bytes(now->spec)));
+      }
+      EXPECT_TRUE(y[0] == y[1]);
+    }
+  }
+}
+
 TEST_F(GpuDecode, SpecialValues) {
   for (const std::string gate : {"silu", "gelu_erf", "clamped_swiglu", "relu"}) {
     EXPECT_GT(verify_decode("9x24x40:mlp:" + gate + ":fill=special", false), 0);

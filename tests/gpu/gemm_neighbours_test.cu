@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hopper GEMM among other kernels, where its CTAs keep in step: a hint, which must neither wait
-// for CTAs that cannot start nor change a bit.
+// The Hopper GEMM among other kernels. Its CTAs keep in step, a hint, which must neither wait for
+// CTAs that cannot start nor change a bit; and inputs that their producers write late.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -111,6 +112,22 @@ TEST_F(GpuGemmNeighbours, TwoStreamsAtOnceGiveTheSameBits) {
   for (int i = 0; i < 2; ++i) {
     ASSERT_CUDA(cudaStreamSynchronize(streams[i].stream));
     EXPECT_TRUE(bits_of(*jobs[i].set) == expected) << "stream " << i;
+  }
+}
+
+// Whole tiles and stream-K, of gate_up and of down.
+TEST_F(GpuGemmNeighbours, ALateProducerIsWaitedFor) {
+  for (const std::string text : {"70x1032x2056:gate_up:save", "70x1032x2056:down:residual"}) {
+    const auto c = harness::parse_case(text).value();
+    const auto names = config_names("cuda.sm90", c.problem, gpu::rig().device());
+    for (const bool stream_k : {false, true}) {
+      const auto name = std::find_if(names.begin(), names.end(), [&](const std::string& n) {
+        return (n.find("sk") != std::string::npos) == stream_k;
+      });
+      ASSERT_TRUE(name != names.end()) << text;
+      SCOPED_TRACE(text + " " + *name);
+      gpu::expect_late_inputs_are_waited_for(c, {.variant = "cuda.sm90", .config = name->c_str()});
+    }
   }
 }
 

@@ -25,13 +25,16 @@ struct Job {
   }
 };
 
-inline Job make_job_on(harness::Rig& rig, const std::string& text, const Options& options = {}) {
+inline Job make_job_on(harness::Rig& rig, const harness::Case& c, const Options& options = {}) {
   Job job;
-  const auto c = harness::parse_case(text).value();
   job.plan = plan(c.problem, rig.device(), options).value();
   job.set = std::move(harness::OperandSet::make(c, rig).value());
   job.workspace = std::move(harness::make_workspace(job.plan, rig).value());
   return job;
+}
+
+inline Job make_job_on(harness::Rig& rig, const std::string& text, const Options& options = {}) {
+  return make_job_on(rig, harness::parse_case(text).value(), options);
 }
 
 inline Job make_job(const std::string& text, const Options& options = {}) {

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that a kernel under test has beside it: some that hold SMs.
+// Kernels that a kernel under test has beside it: some that hold SMs, and producers that write what
+// it reads late.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <utility>
 
 #include "cuda/launch.hpp"
+#include "cuda/ptx/grid_dependency.cuh"
 #include "cuda/tile/grid_barrier.cuh"
+#include "job.hpp"
 
 namespace sluice::gpu {
 
@@ -59,6 +65,65 @@ inline Status hold_sms(unsigned sms, cudaStream_t stream) {
   shape.block.x = 32;
   shape.smem_bytes = 200 * 1024;  // no other CTA of ours fits beside it
   return cuda::launch<&spin>(0, shape, stream, SpinParams{500'000});
+}
+
+struct LateParams {
+  const uint4* from;
+  uint4* to;
+  std::size_t count;
+  std::uint64_t ns;
+};
+/// Lets the next launch start at once, and writes what that reads only later.
+inline __global__ void copy_late(const __grid_constant__ LateParams p) {
+  cuda::ptx::launch_dependents();
+  cuda::ptx::wait_for_prerequisites();
+  spin_ns(p.ns);
+  for (std::size_t i = threadIdx.x; i < p.count; i += blockDim.x) p.to[i] = p.from[i];
+}
+
+/// Runs the case behind a late producer of each of its inputs in turn; of weights where they are
+/// not static. For a millisecond, in which the job is enqueued and starts, the input is all NaN:
+/// who does not wait cannot have the right bits.
+inline void expect_late_inputs_are_waited_for(harness::Case c, const Options& options) {
+  constexpr std::uint64_t kLateNs = 1'000'000;
+  const auto is_weight = [](Operand id) {
+    return id == Operand::kNormWeight || id == Operand::kWGate || id == Operand::kWUp ||
+           id == Operand::kWDown;
+  };
+  for (const bool weights_static : {true, false}) {
+    c.problem.weights_static = weights_static;
+    Job job = make_job_on(rig(), c, options);
+    ASSERT_OK(job.run(rig().stream()));
+    ASSERT_OK(rig().synchronize());
+    expect_right(job);
+    const std::string expected = bits_of(*job.set);
+    StreamGuard guard;
+    cuda::LaunchShape shape;
+    shape.block.x = 1024;
+    shape.programmatic = true;
+    int inputs = 0;
+    for (const OperandSpec& spec : operand_specs(job.plan.problem)) {
+      if (spec.access != Access::kRead || is_weight(spec.id) == weights_static) continue;
+      ++inputs;
+      void* const input = const_cast<void*>(address(job.set->operands(), spec.id));
+      const auto bytes = static_cast<std::size_t>(extent_bytes(spec));
+      ASSERT_EQ(bytes % sizeof(uint4), 0U) << spec.name;
+      const auto kept = std::move(harness::RigBuffer::make(rig(), bytes).value());
+      ASSERT_CUDA(cudaMemcpy(kept.data(), input, bytes, cudaMemcpyDeviceToDevice));
+      const LateParams late{reinterpret_cast<const uint4*>(kept.data()), static_cast<uint4*>(input),
+                            bytes / sizeof(uint4), kLateNs};
+      for (int round = 0; round < 3; ++round) {
+        ASSERT_OK(job.set->reset_outputs());
+        ASSERT_CUDA(cudaMemsetAsync(input, 0xFF, bytes, guard.stream));  // NaN
+        ASSERT_OK(cuda::launch<&copy_late>(0, shape, guard.stream, late));
+        ASSERT_OK(job.run(guard.stream));
+        ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
+        ASSERT_TRUE(bits_of(*job.set) == expected)
+            << job.plan.config.name << " " << spec.name << " round " << round;
+      }
+    }
+    EXPECT_GT(inputs, 0);
+  }
 }
 
 }  // namespace sluice::gpu

@@ -19,10 +19,12 @@ using gpu::Job;
 using gpu::make_job_on;
 using harness::Rig;
 
-// Every operator, and each kernel of the heuristics: decode (one launch and two), tensor cores with
-// and without cuBLASLt, gradients, norms, element by element, the portable variant.
+// Every operator, and each kernel of the heuristics: decode (one launch and two, norms deferred and
+// not), tensor cores with and without cuBLASLt, gradients, norms, element by element, the portable
+// variant.
 const std::vector<std::string> kCases = {
     "1x256x512:mlp",
+    "4x256x512:mlp:add_norm:residual_norm_input",
     "16x256x512:mlp:add_norm:residual_norm_input",
     "40x256x512:mlp:residual",
     "130x256x512:mlp",
