@@ -110,7 +110,7 @@ Reason pair_view_refusal(const OperandSpec& spec) noexcept {
 }
 
 bool blocks_take_turns(const Layout& l) noexcept {
-  return l.block_stride_bytes == 2 * l.block_rows * l.row_stride_bytes;
+  return l.block_rows > 0 && l.block_stride_bytes == 2 * l.block_rows * l.row_stride_bytes;
 }
 
 Expected<PairView> make_pair_view(const OperandSpec& spec, const void* gate, const void* up,
@@ -144,12 +144,14 @@ Expected<PairView> make_pair_view(const OperandSpec& spec, const void* gate, con
   push(view, spec.cols, size_bytes(spec.dtype), box_k);
   if (b > kPairGroupRows) {
     const std::int64_t q = b / kPairGroupRows;
-    if (longest_turn % q == 0 && blocks_take_turns(spec.layout) &&
+    const std::int32_t box_rows = 2 * kGroup * box_groups;
+    const bool plain_fits = box_rows <= kTensorBoxLimit && 2 * spec.rows < kTensorDimLimit;
+    if (plain_fits && longest_turn % q == 0 && blocks_take_turns(spec.layout) &&
         distance == b * order.row_stride) {
       pair.groups_dim = view.rank;
       pair.groups_a_copy = box_groups;
       pair.groups_a_turn = static_cast<int>(q);
-      push(view, 2 * spec.rows, order.row_stride, 2 * kGroup * box_groups);
+      push(view, 2 * spec.rows, order.row_stride, box_rows);
       return pair;
     }
     push(view, kPairGroupRows, order.row_stride, kGroup);

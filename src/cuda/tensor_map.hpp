@@ -66,7 +66,8 @@ inline constexpr std::int64_t kPairGroupRows = 8;
 /// halves); groups_a_copy says how many fit the blocks. Errors: kUnsupported with the reason: those
 /// of pair_view_refusal(), a base that is no multiple of 16 bytes, a distance of gate and up that
 /// is no multiple of 16 or not below 2^40, a box over 256. Blocks of up to 8 `longest_turn` rows
-/// that take turns come as they lie, in one plain copy: their number of groups divides it.
+/// that take turns come as they lie, in one plain copy, where box and dimension keep their limits:
+/// their number of groups divides it.
 [[nodiscard]] Expected<PairView> make_pair_view(const OperandSpec& spec, const void* gate,
                                                 const void* up, std::int32_t box_k,
                                                 std::int32_t box_groups,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cuda/tensor_map.hpp"
@@ -151,6 +152,36 @@ TEST(TensorView, BlocksThatTakeTurnsComeAsTheyLie) {
   EXPECT_FALSE(blocks_take_turns(apart.layout));
   EXPECT_EQ(turn_of(apart, 16 * kRow, 4), 1);
   expect_rows_in_order(apart, 256, 256 + 16 * kRow, 6, 4);
+}
+
+// A plain copy of both matrices has twice their rows: where those are beyond a limit, blocks come
+// as others do.
+TEST(TensorView, BlocksThatTakeTurnsKeepTheLimitsOfBothMatrices) {
+  constexpr std::int64_t kRow = 16;
+  const Layout layout = interleaved_rows(16, 8, DType::kBF16);
+  const auto view_of = [&](std::int64_t rows, std::int32_t box_groups) {
+    const OperandSpec spec = spec_of(rows, 8, layout);
+    return make_pair_view(spec, pointer(0), pointer(16 * kRow), 8, box_groups, 2).value();
+  };
+  for (const auto& [rows, box_groups, turn] : {std::tuple{std::int64_t{1024}, 16, 2},
+                                               {std::int64_t{1024}, 18, 1},
+                                               {(std::int64_t{1} << 31) - 16, 8, 2},
+                                               {std::int64_t{1} << 31, 8, 1}}) {
+    const PairView pair = view_of(rows, box_groups);
+    EXPECT_EQ(pair.groups_a_turn, turn) << rows << " " << box_groups;
+    for (int i = 0; i < pair.view.rank; ++i) {
+      EXPECT_LE(pair.view.box[i], kTensorBoxLimit) << rows << " " << box_groups;
+      EXPECT_LT(pair.view.dims[i], kTensorDimLimit) << rows << " " << box_groups;
+    }
+  }
+  expect_rows_in_order(spec_of(1024, 8, layout), 0, 16 * kRow, 16, 2);
+  expect_rows_in_order(spec_of(1024, 8, layout), 0, 16 * kRow, 18, 2);
+}
+
+TEST(TensorView, OnlyBlocksTakeTurns) {
+  EXPECT_TRUE(blocks_take_turns(interleaved_rows(16, 8, DType::kBF16)));
+  EXPECT_FALSE(blocks_take_turns({}));
+  EXPECT_FALSE(blocks_take_turns({.row_stride_bytes = 16}));
 }
 
 TEST(TensorView, RanksAreTheDocumentedOnes) {
