@@ -102,12 +102,13 @@ __device__ __forceinline__ void add_biases(const GemmParams& p, Tile tile,
                                            float (&d)[Cfg::kTileN / 2]) {
   if (p.bias0 == nullptr) return;
   using Element = typename Cfg::Element;
+  // A power of two: nothing is divided by what only the launch knows.
   const int turn = p.pair.groups_a_turn;
   const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int chunk = 0; chunk < Cfg::kTileN / 8; ++chunk) {
-    const bool up = (chunk / turn % 2 == 1) != (p.up_first != 0);
-    const int col = col0 + 8 * (chunk / (2 * turn) * turn + chunk % turn);
+    const bool up = ((chunk & turn) != 0) != (p.up_first != 0);
+    const int col = col0 + 4 * (chunk & -2 * turn) + 8 * (chunk & (turn - 1));
     const Pair bias = load_pair<Element>(up ? p.bias1 : p.bias0, col, col < p.n, col + 1 < p.n);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
