@@ -37,12 +37,12 @@ struct Key {
   std::int64_t m, n, k, a_stride, b_stride, out_stride;
   DType dtype, out_dtype;
   bool a_transposed, b_transposed, bias, accumulate;
-  int rank, device;
+  int device;
 
   friend bool operator==(const Key&, const Key&) = default;
 };
 
-Key key_of(const LtProduct& p, int rank, int device) {
+Key key_of(const LtProduct& p, int device) {
   return {.m = p.m,
           .n = p.n,
           .k = p.k,
@@ -55,29 +55,40 @@ Key key_of(const LtProduct& p, int rank, int device) {
           .b_transposed = p.b.transposed,
           .bias = p.bias != nullptr,
           .accumulate = p.accumulate,
-          .rank = rank,
           .device = device};
 }
+
+// The heuristic's answer for a product, best first: at least one.
+struct Algorithms {
+  std::array<cublasLtMatmulAlgo_t, kCublasLtRanks> ranked;
+  int count;
+
+  const cublasLtMatmulAlgo_t& at(int rank) const {
+    return ranked[static_cast<std::size_t>(std::min(rank, count - 1))];
+  }
+};
 
 // A process has a few shapes a layer kind; beyond that the oldest goes and is asked for again.
 class AlgorithmTable {
  public:
-  const cublasLtMatmulAlgo_t* find(const Key& key) const {
+  const Algorithms* find(const Key& key) const {
     for (std::size_t i = 0; i < count_; ++i) {
-      if (entries_[i].key == key) return &entries_[i].algorithm;
+      if (entries_[i].key == key) return &entries_[i].algorithms;
     }
     return nullptr;
   }
-  void add(const Key& key, const cublasLtMatmulAlgo_t& algorithm) {
-    entries_[next_] = {key, algorithm};
+  const Algorithms& add(const Key& key, const Algorithms& algorithms) {
+    Entry& entry = entries_[next_];
+    entry = {key, algorithms};
     next_ = (next_ + 1) % entries_.size();
     count_ = std::min(count_ + 1, entries_.size());
+    return entry.algorithms;
   }
 
  private:
   struct Entry {
     Key key;
-    cublasLtMatmulAlgo_t algorithm;
+    Algorithms algorithms;
   };
   std::array<Entry, 128> entries_{};
   std::size_t count_ = 0;
@@ -153,9 +164,8 @@ struct Descriptors {
   }
 };
 
-// The heuristic's algorithm of this rank.
-Expected<cublasLtMatmulAlgo_t> ask(const CublasLtApi& api, cublasLtHandle_t handle, Descriptors& d,
-                                   int rank) {
+// All that the heuristic offers, up to kCublasLtRanks.
+Expected<Algorithms> ask(const CublasLtApi& api, cublasLtHandle_t handle, Descriptors& d) {
   cublasLtMatmulPreferenceOpaque_t preference;
   LT_TRY(api.preference_init(&preference, sizeof(preference)), "MatmulPreferenceInit");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -178,14 +188,16 @@ Expected<cublasLtMatmulAlgo_t> ask(const CublasLtApi& api, cublasLtHandle_t hand
   LT_TRY(api.heuristic(handle, &d.desc, &d.a, &d.b, &d.out, &d.out, &preference, kCublasLtRanks,
                        results.data(), &count),
          "MatmulAlgoGetHeuristic");
-  int found = -1;
-  for (int i = 0; i <= rank && i < count; ++i) {
-    if (results[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS) found = i;
+  Algorithms algorithms{};
+  for (int i = 0; i < count; ++i) {
+    const auto& result = results[static_cast<std::size_t>(i)];
+    if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+    algorithms.ranked[static_cast<std::size_t>(algorithms.count++)] = result.algo;
   }
-  if (found < 0) {
+  if (algorithms.count == 0) {
     return make_error(ErrorCode::kUnsupported, "cuBLASLt: no algorithm for this product");
   }
-  return results[static_cast<std::size_t>(found)].algo;
+  return algorithms;
 }
 
 }  // namespace
@@ -214,16 +226,14 @@ Status cublaslt_product(const LtProduct& p, int rank, int device, void* scratch,
     cublasLtHandle_t& made = s.handles[static_cast<std::size_t>(device)];
     if (made == nullptr) LT_TRY(api->create(&made), "Create");
     handle = made;
-    const Key key = key_of(p, rank, device);
-    const cublasLtMatmulAlgo_t* known = s.algorithms.find(key);
+    const Key key = key_of(p, device);
+    const Algorithms* known = s.algorithms.find(key);
     if (known == nullptr) {
-      const auto asked = ask(*api, handle, d, rank);
+      const auto asked = ask(*api, handle, d);
       if (!asked) return asked.error();
-      s.algorithms.add(key, *asked);
-      algorithm = *asked;
-    } else {
-      algorithm = *known;
+      known = &s.algorithms.add(key, *asked);
     }
+    algorithm = known->at(rank);
   }
   if (p.bias != nullptr) LT_TRY(d.bias(*api, p.bias), "MatmulDescSetAttribute");
   const float one = 1.0F;

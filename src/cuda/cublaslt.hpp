@@ -52,8 +52,9 @@ struct LtProduct {
 /// Enqueues a product on the current device `device`. `rank` chooses among the algorithms of the
 /// library's heuristic, best first (the last there is, where it offers fewer); only those that sum
 /// in fp32 and in a fixed order are asked for. The first product on a device makes a handle that
-/// lives as long as the process, the first of a shape asks the heuristic (host work of tens of
-/// microseconds); later ones find it in a table of fixed size. Can be captured. Thread-safe.
+/// lives as long as the process, the first of a shape asks the heuristic for all ranks (host work
+/// of tens of microseconds); later ones find them in a table of fixed size. Can be captured.
+/// Thread-safe.
 /// Errors: kUnsupported without the library or an algorithm, kDevice with cuBLASLt's status.
 Status cublaslt_product(const LtProduct& product, int rank, int device, void* scratch,
                         Stream stream) noexcept;
