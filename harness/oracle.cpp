@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "harness/bounds.hpp"
@@ -211,7 +212,7 @@ struct Oracle::State {
   // Caches, by row or column. Elements of r and n, of h, and of the gradients.
   struct Prologue {
     UncertainRow r, n;
-    double late_scale = 1;  // of g and u instead of n
+    std::optional<double> late_scale;  // where a kernel may scale g and u instead of n
   };
   std::map<std::int64_t, Prologue> prologues;
   std::map<std::int64_t, UncertainRow> h_rows;
@@ -280,9 +281,10 @@ const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
   const double of_sum = std::min((d + 1) * u, rounding.likely(std::sqrt(d + 1) * u));
   const double scale_error = 0.5 * (of_r + of_sum + 2 * u) + 4 * u;
   const bool overflow = std::isfinite(squares) && squares > rounding.accumulator_max();
-  // In bf16, with fp32's range, a kernel may round r (w + offset) and multiply g and u by the
-  // scale.
-  const bool late = p.x_dtype == DType::kBF16 && p.w_dtype == DType::kBF16;
+  // In bf16, with fp32's range, a kernel may round r (w + offset), one fma for these offsets, and
+  // multiply g and u by the scale.
+  const bool late = p.x_dtype == DType::kBF16 && p.w_dtype == DType::kBF16 &&
+                    (p.norm.weight_offset == 0 || p.norm.weight_offset == 1);
   if (late) out.late_scale = scale;
   for (std::int64_t i = 0; i < p.d; ++i) {
     const auto k = static_cast<std::size_t>(i);
@@ -314,8 +316,10 @@ Uncertain Oracle::State::project(Operand weight, Operand bias, std::int64_t m, s
   const UncertainRow& n = head.n;
   TermSums sums = p.norm.enabled ? dot_uncertain(n, row.data())
                                  : dot_exact(n.value.data(), row.data(), row.size());
-  if (p.norm.enabled) sums.terms += 1;  // the scale's rounding, where it comes last
-  sums.scale = head.late_scale;
+  if (head.late_scale) {
+    sums.scale = *head.late_scale;
+    sums.terms += 1;  // its rounding
+  }
   if (const Matrix b = matrix(bias); b.present()) add_term(sums, b.at(0, j));
   Uncertain out = rounding.dot(sums);
   return rounded_g_u || p.op == Op::kMlpGrad ? rounding.stored(out, p.x_dtype) : out;

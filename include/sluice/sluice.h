@@ -155,7 +155,8 @@ typedef struct sluice_problem {
   int32_t accumulate_dw;    ///< mlp_grad: weight and bias gradients are added to what is there
   int32_t save_dg_du;       ///< mlp_grad: also store dg and du (over g and u, if they are the same
                             ///< pointers and layout); they need no workspace then
-  int32_t weights_static;   ///< nothing running or queued at run() writes the weights
+  int32_t weights_static;   ///< nothing running or queued at run() writes the weights (norm_weight
+                            ///< is one)
   int32_t reserved;         ///< 0
   int64_t alignment_bytes;  ///< every pointer is a multiple of it and of its element (of 2 where
                             ///< that is a block); a power of two, 1 to 4096

@@ -13,9 +13,9 @@ namespace {
 
 constexpr Variant kVariants[] = {
 #if defined(SLUICE_WITH_CUDA)
-    cuda::kSm90DecodeChain,      // Hopper, mlp of up to 64 tokens in two launches
-    cuda::kSm90DecodeChainNorm,  // the same behind a launch of the norm
-    cuda::kSm90Decode,           // the same in one, with norm; gate_up, down
+    cuda::kSm90DecodeChain,      // Hopper, mlp in two launches; bf16's norm up to 8 tokens
+    cuda::kSm90DecodeChainNorm,  // the same behind a launch of the norm: any norm
+    cuda::kSm90Decode,           // mlp in one launch, with norm; gate_up, down
     cuda::kSm90CublasLt,         // the next with cuBLASLt's plain products, where those are faster
     cuda::kSm90,                 // Hopper's tensor cores: prefill, training
     cuda::kSm90Norm,             // prefill behind a launch of the norm

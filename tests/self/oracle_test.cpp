@@ -78,7 +78,8 @@ TEST(OracleTest, NormalisesByHand) {
 }
 
 // r = [2^60, 0] times a weight of 2^70 is out of bf16's range until it is scaled, which a kernel
-// may do behind the sum; one of fp32 scales n, and a weight of 2^60 fits in any order.
+// may do behind the sum; one of fp32 or of another offset scales n, and a weight of 2^60 fits in
+// any order.
 TEST(OracleTest, ANormOfBf16MayBeScaledBehindTheSum) {
   const auto h_of = [](const char* text, int weight, const auto& power) {
     const Problem p = parsed(text).problem;
@@ -95,10 +96,27 @@ TEST(OracleTest, ANormOfBf16MayBeScaledBehindTheSum) {
   for (const auto& [got, overflows] :
        {std::pair{h_of("1x2x1:gate_up:norm:identity", 70, bf16), true},
         std::pair{h_of("1x2x1:gate_up:norm:identity", 60, bf16), false},
+        std::pair{h_of("1x2x1:gate_up:norm(weight_offset=0.5):identity", 70, bf16), false},
         std::pair{h_of("1x2x1:gate_up:fp32:norm:identity", 70, fp32), false}}) {
     EXPECT_LE(std::fabs(got.value - 4), got.bound);
     EXPECT_EQ(got.may_overflow, overflows);
   }
+}
+
+// The scale behind the sum is one rounding more, allowed where a kernel may have it: the factors of
+// both offsets are 2.
+TEST(OracleTest, OnlyAScaleBehindTheSumIsARoundingMore) {
+  const auto bound = [](const char* text, float norm_weight) {
+    const Problem p = parsed(text).problem;
+    const math::BF16 one = math::to_bf16(1.0F), weight = math::to_bf16(norm_weight);
+    const std::vector x = {one, one}, norm_weights = {weight, weight};
+    Operands in;
+    in.x = in.w_gate = in.w_up = x.data();
+    in.norm_weight = norm_weights.data();
+    return Oracle(p, in).at(Operand::kH, 0, 0).bound;
+  };
+  EXPECT_GT(bound("1x2x1:gate_up:norm(weight_offset=1):identity", 1.0F),
+            bound("1x2x1:gate_up:norm(weight_offset=0.5):identity", 1.5F));
 }
 
 // fp32 sums in order, backwards and by pairs all stay within the bound, and use some of it.

@@ -27,8 +27,8 @@ wanted; where one is, Torch computes the norm.
 
 Runs on Torch's current stream or on its CPU threads, allocates nothing but its results, 2 MiB a
 stream and what a call needs beyond for that call, and can be captured in CUDA graphs and compiled with
-``fullgraph=True``. ``weights_static=True`` promises that no work still queued writes the weights, so
-that kernels may fetch them early.
+``fullgraph=True``. ``weights_static=True`` promises that no work still queued writes the weights
+(``norm_weight`` is one), so that kernels may fetch them early.
 
 The functions below wrap ``torch.ops.sluice.*``, which have ``.out`` forms besides, and ``mlp`` one without
 the arguments that have defaults, ``mlp.plain``: eleven of them cost the host a microsecond. Of those, only
@@ -421,7 +421,8 @@ def norm_mlp(
     """``r = x + x_residual``, ``n = r / sqrt(mean(r^2) + eps) * (norm_weight + weight_offset)``,
     ``y = mlp(n)``, plus r with ``add_sum``: x [.., D] -> y, r [.., D]. Without ``x_residual`` r is x.
 
-    norm_weight [D] in the weights' type; x_residual has x's strides. r and n are rounded to x's type.
+    norm_weight [D] in the weights' type; x_residual has x's strides. r and n are rounded to x's type; in bf16
+    n perhaps before the division, which then applies to g and u (docs/numerics.md).
     """
     tensors = (x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down)
     if not _wants_gradient(*tensors):

@@ -297,11 +297,13 @@ class Launcher {
     if (p_.norm.enabled) {
       params.norm.x = matrix(Operand::kX);
       if (p_.norm.add) params.norm.residual = matrix(Operand::kXResidual);
-      params.norm.r = norm_sum();
-      params.norm.n = scratch_.n;
       params.norm.weight = operands_.norm_weight;
       params.norm.weight_offset = p_.norm.weight_offset;
       params.norm.eps = p_.norm.eps;
+      if (scratch_.n.base != nullptr) {  // not deferred
+        params.norm.n = scratch_.n;
+        params.norm.r = norm_sum();
+      }
     }
     return {};
   }
