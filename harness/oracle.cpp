@@ -194,7 +194,6 @@ struct Oracle::State {
   std::array<OperandSpec, kOperandCount> specs;
   Rounding rounding;
   bool exact = false;
-  bool rounded_g_u = false;
   Errors of_tokens = Errors::kIndependent;  // a broadcast token's error comes M times
 
   State(const Problem& problem, const Operands& operands)
@@ -322,7 +321,7 @@ Uncertain Oracle::State::project(Operand weight, Operand bias, std::int64_t m, s
   }
   if (const Matrix b = matrix(bias); b.present()) add_term(sums, b.at(0, j));
   Uncertain out = rounding.dot(sums);
-  return rounded_g_u || p.op == Op::kMlpGrad ? rounding.stored(out, p.x_dtype) : out;
+  return p.op == Op::kMlpGrad ? rounding.stored(out, p.x_dtype) : out;
 }
 
 Uncertain Oracle::State::h_at(std::int64_t m, std::int64_t j) {
@@ -517,7 +516,6 @@ Oracle::Oracle(const Problem& problem, const Operands& inputs)
 Oracle::~Oracle() = default;
 
 void Oracle::set_exact(bool exact) noexcept { state_->exact = exact; }
-void Oracle::set_rounded_g_u(bool rounded) noexcept { state_->rounded_g_u = rounded; }
 void Oracle::set_compared_elements(std::int64_t count) noexcept {
   state_->rounding.set_compared_elements(count);
 }

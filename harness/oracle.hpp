@@ -36,10 +36,6 @@ class Oracle {
   /// Makes every bound 0: for cases whose results are exact (exact_integers()).
   void set_exact(bool exact) noexcept;
 
-  /// Allows g and u to be rounded to x's type before the gate reads them, as an unfused path does.
-  /// Default false: a kernel of this library keeps them in its accumulators.
-  void set_rounded_g_u(bool rounded) noexcept;
-
   /// The bounds hold together for this many elements but for a probability of 2^-40 that rounding
   /// errors conspire (docs/numerics.md). Default 2^32.
   void set_compared_elements(std::int64_t count) noexcept;
