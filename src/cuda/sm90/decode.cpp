@@ -126,8 +126,8 @@ struct Tilings {
   DecodeTiling down;
 };
 
-// "t16r64k256s5", or of two launches "b64r128k128s4+r64k256s3x2" where both are of one kind and as
-// many tokens, "t16r64k256s5+b32r64k128s9x4" where not.
+// "t16r64k256s5", or of two launches "b64r128k128s4+r64k256s3x2" where both are for as many tokens
+// (a deferred norm's "n" is gate_up's alone), "t16r64k256s5+b32r64k128s9x4" where not.
 Config make_config(const char* family, const Problem& p, const Tilings& tilings) {
   char gate_up[24];
   char down[24];

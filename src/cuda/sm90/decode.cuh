@@ -5,7 +5,8 @@
 //
 // roles (416 threads, a CTA for each SM; rows: decode_rows.cuh, boxes: decode_boxes.cuh)
 //   warps 0-7    consumers. rows: all share each stage; boxes: two warpgroups, blocks in turns
-//   warps 8-11   weight producers: a bulk copy a row, or a tensor copy a box
+//   warps 8-11   weight producers: a bulk copy a row, or a tensor copy a box; by rows, behind
+//                gate_up's last, what down's launch reads first into L2
 //   warp 12      activation producer: a bulk copy a token, or of many tokens a box a lane; also
 //                meets the other CTAs at the grid barriers
 // shared memory
@@ -16,6 +17,7 @@
 //   ready[i]   8 arrivals (each consumer warp, when its rows of n (0) or h (1) are written); the
 //              activation producer waits, then meets the other CTAs at the grid barrier
 // named barrier 1: the 256 consumers, between writing and reading partial sums
+// named barriers 2, 3 (boxes in turns): a warpgroup hands the ring to the other
 // cluster barrier, of the CTAs that divide K: their consumers exchange sums
 #pragma once
 

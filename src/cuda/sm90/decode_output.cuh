@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both kinds of consumers of the decode kernel do: stores, and words to the producers.
+// What both kinds of consumers of the decode kernel do: biases read, words to the producers.
 #pragma once
 
 #include <cstdint>

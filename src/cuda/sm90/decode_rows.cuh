@@ -6,7 +6,9 @@
 // stage    activations: tokens x depth, or depth / 64 boxes of tokens x 64 with the 128-byte
 //          swizzle; m tokens filled | weights: rows x depth, not padded: copies to addresses that
 //          are no multiple of 128 bytes cost 5 to 25 % of the stream (log of the kernel's page)
-// scratch  partial sums: 2 x { depth warps x rows x 10 floats }
+//          with a deferred norm: decode_deferred_norm.cuh
+// scratch  partial sums: 2 x { depth warps x rows x 10 floats }, with a deferred norm depth warps x
+//          8 squares behind each
 #pragma once
 
 #include <cstdint>

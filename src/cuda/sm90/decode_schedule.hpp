@@ -5,8 +5,8 @@
 // A unit is what a CTA owns at least: a pair (one gate row and the up row of the same number) in
 // gate_up, a row in down; where weights come by boxes a box of 8 pairs or 16 rows. A CTA owns a
 // range of units, cuts it into blocks that fit the row slots of a stage, and walks the columns of
-// each block in chunks; a stage of the ring is one chunk. In down a group of CTAs may own the same
-// rows and divide the chunks among them.
+// each block in chunks; a stage of the ring is one chunk. By boxes a group of CTAs may own the same
+// units and divide the chunks among them.
 #pragma once
 
 #include <cstdint>
