@@ -73,10 +73,11 @@ KV_BYTES = 12 << 30  # said, not profiled: two processes that start together wou
 
 
 def set_weights(model: Any) -> None:
-    """Normal * 0.02 from a seed, norms 1: the same in each process."""
+    """Normal * 0.02 from a seed, norms 1: the same in each process, others on each GPU."""
     import torch
+    from vllm.distributed import get_tensor_model_parallel_rank
 
-    torch.manual_seed(7)
+    torch.manual_seed(7 + get_tensor_model_parallel_rank())
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data.normal_(0, 0.02)
