@@ -59,6 +59,7 @@ inline __m512 reduce(const float (*v)[kLanes]) {
 struct Piece {
   const void* const* lines;
   const void* const* ahead;  // rows whose same piece is prefetched
+  const void* const* far;    // null, or rows for L2: the next group's, while this one is read there
   const std::uint16_t* x;
   std::int64_t ldx;
   std::int64_t begin;
@@ -127,15 +128,28 @@ HWY_INLINE __m512 sum_of(const __m512 (&v)[kCount]) {
   }
 }
 
-// sum[t][c] += the c-th of kCount vectors from k on by token t, what lies `ahead` prefetched.
-template <int kCount, int kTokens, int kChains>
-HWY_INLINE void add_vectors(const Piece& p, const void* line, const void* ahead, std::int64_t k,
+// A row, and what is prefetched beside it; `far` only where kFar.
+struct Line {
+  const void* at;
+  const void* ahead;
+  const void* far;
+};
+
+template <bool kFar>
+HWY_INLINE void prefetch(const Line& line, std::int64_t k) {
+  __builtin_prefetch(behind(line.ahead, k * kElemBytes));
+  if constexpr (kFar) __builtin_prefetch(behind(line.far, k * kElemBytes));
+}
+
+// sum[t][c] += the c-th of kCount vectors from k on by token t.
+template <bool kFar, int kCount, int kTokens, int kChains>
+HWY_INLINE void add_vectors(const Piece& p, const Line& line, std::int64_t k,
                             __m512 (&sum)[kTokens][kChains]) {
 #pragma GCC unroll 8
   for (int c = 0; c < kCount; ++c) {
     const std::int64_t at = k + c * kPairLanes;
-    __builtin_prefetch(behind(ahead, at * kElemBytes));
-    const __m512i w = load(behind(line, at * kElemBytes));
+    prefetch<kFar>(line, at);
+    const __m512i w = load(behind(line.at, at * kElemBytes));
 #pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
       sum[t][c] = add_pairs(sum[t][c], w, load(p.x + t * p.ldx + at));
@@ -146,11 +160,10 @@ HWY_INLINE void add_vectors(const Piece& p, const void* line, const void* ahead,
 // The same for one row, so that a thread reads one long stream of memory. The k of a step are
 // spread over chains of sums, up to sixteen with those of the tokens. What is left of a row keeps
 // to that, and every line is prefetched: short rows are mostly such ends.
-template <int kTokens>
+template <int kTokens, bool kFar>
 void dot_row(const Piece& p, int row, Sums partial) {
   constexpr int kChains = kTokens <= 2 ? 8 : (kTokens <= 4 ? 4 : 2);
-  const void* const line = p.lines[row];
-  const void* const ahead = p.ahead[row];
+  const Line line{p.lines[row], p.ahead[row], kFar ? p.far[row] : nullptr};
   __m512 sum[kTokens][kChains];
 #pragma GCC unroll 8
   for (int t = 0; t < kTokens; ++t) {
@@ -159,22 +172,22 @@ void dot_row(const Piece& p, int row, Sums partial) {
   }
   std::int64_t k = p.begin;
   for (; k + kChains * kPairLanes <= p.end; k += kChains * kPairLanes) {
-    add_vectors<kChains>(p, line, ahead, k, sum);
+    add_vectors<kFar, kChains>(p, line, k, sum);
   }
   if constexpr (kChains > 4) {
     if (k + 4 * kPairLanes <= p.end) {
-      add_vectors<4>(p, line, ahead, k, sum);
+      add_vectors<kFar, 4>(p, line, k, sum);
       k += 4 * kPairLanes;
     }
   }
   if (k + 2 * kPairLanes <= p.end) {
-    add_vectors<2>(p, line, ahead, k, sum);
+    add_vectors<kFar, 2>(p, line, k, sum);
     k += 2 * kPairLanes;
   }
   for (; k < p.end; k += kPairLanes) {
     const std::int64_t left = p.end - k;
-    const void* const at = behind(line, k * kElemBytes);
-    __builtin_prefetch(behind(ahead, k * kElemBytes));
+    const void* const at = behind(line.at, k * kElemBytes);
+    prefetch<kFar>(line, k);
     const __m512i w = left >= kPairLanes ? load(at) : load_n(at, left);
 #pragma GCC unroll 8
     for (int t = 0; t < kTokens; ++t) {
@@ -251,7 +264,11 @@ void dot_rows(const Piece& p, int rows, Sums partial) {
 
 template <int kTokens>
 void stream_rows(const Piece& p, int rows, Sums partial) {
-  for (int i = 0; i < rows; ++i) dot_row<kTokens>(p, i, partial);
+  if (p.far == nullptr) {
+    for (int i = 0; i < rows; ++i) dot_row<kTokens, false>(p, i, partial);
+  } else {
+    for (int i = 0; i < rows; ++i) dot_row<kTokens, true>(p, i, partial);
+  }
 }
 
 template <class Steps, int kTokens>
@@ -271,6 +288,8 @@ struct Bf16Weights {
   static constexpr int kStreamTokens = 4;
   // So far ahead of its use memory is asked for then, where a row is no longer than that.
   static constexpr std::int64_t kAheadBytes = 4096;
+  // Whether the next group of rows is brought into L2 where rows take turns.
+  static constexpr bool kFar = true;
   static constexpr DotRows kStreamRows[kPassTokens] = {stream_rows<1>, stream_rows<2>,
                                                        stream_rows<3>, stream_rows<4>};
   static constexpr DotRows kTileRows[kPassTokens] = {
@@ -284,6 +303,7 @@ struct BlockWeights {
   static constexpr std::int64_t kUnit = DotKernels::kPairElems;
   static constexpr int kStreamTokens = kMaxTokens;
   static constexpr std::int64_t kAheadBytes = 8192;
+  static constexpr bool kFar = false;
   static constexpr DotRows kStreamRows[kPassTokens] = {
       block_rows<Steps, 1>, block_rows<Steps, 2>, block_rows<Steps, 3>, block_rows<Steps, 4>,
       block_rows<Steps, 5>, block_rows<Steps, 6>, block_rows<Steps, 7>, block_rows<Steps, 8>};
@@ -309,26 +329,47 @@ void lines_ahead(const void* const* lines, int rows, bool stream, std::int64_t b
 
 // Of L1 for the pieces of all tokens.
 constexpr std::int64_t kTokensBytes = 32768;
+// The same where rows would be one stream but have to take turns, as more tokens than fit L1 are as
+// long as rows. Memory is then asked for the next group of rows, as one stream, and pieces of this
+// one come from L2, of which two groups take half.
+constexpr std::int64_t kTurnTokensBytes = 8192;
+constexpr std::int64_t kGroupBytes = std::int64_t{256} << 10;
+
+// Rows that take turns.
+int group_rows(int tokens, bool far, std::int64_t row_bytes) {
+  if (tokens == 1) return kMostRows;
+  if (!far) return kRowBlock;
+  return static_cast<int>(std::clamp<std::int64_t>(kGroupBytes / row_bytes, 1, kRowBlock));
+}
 
 template <class Weights>
 void dots(const void* const* lines, int count, const std::uint16_t* x, std::int64_t ldx, int tokens,
           std::int64_t k, float* out, std::int64_t ldo) {
-  const std::int64_t block = kTokensBytes / kElemBytes / tokens / Weights::kUnit * Weights::kUnit;
+  const auto columns = [&](std::int64_t bytes) {
+    return bytes / kElemBytes / tokens / Weights::kUnit * Weights::kUnit;
+  };
   const int passes = (tokens + kPassTokens - 1) / kPassTokens;
   const bool stream = tokens <= Weights::kStreamTokens;
+  const std::int64_t row_bytes = bytes_of(Weights::kDType, k);
+  const bool far = Weights::kFar && stream && tokens > 1 && columns(kTokensBytes) < k;
+  const std::int64_t block = columns(far ? kTurnTokensBytes : kTokensBytes);
   // Sums of what no row or token is stay finite, and are not stored.
   alignas(64) float partial[kMaxTokens * kRowBlock][kLanes] = {};
-  const int group = tokens == 1 ? kMostRows : kRowBlock;
+  const int group = group_rows(tokens, far, row_bytes);
   for (int first = 0; first < count; first += group) {
     const int rows = std::min(group, count - first);
+    NextRows next(lines + first + rows, group, row_bytes);
     for (std::int64_t begin = 0; begin < k; begin += block) {
       const std::int64_t end = std::min(begin + block, k);
       const void* ahead[kMostRows];
+      const void* next_group[kMostRows];
       lines_ahead<Weights>(lines + first, rows, stream, begin, end, k, ahead);
+      if (far) next.beside(rows, begin * kElemBytes, end * kElemBytes, next_group);
       for (int pass = 0, t = 0; pass < passes; ++pass) {
         const int some = (tokens - t) / (passes - pass);
         const Piece piece{.lines = lines + first,
                           .ahead = ahead,
+                          .far = far ? next_group : nullptr,
                           .x = x + t * ldx,
                           .ldx = ldx,
                           .begin = begin,

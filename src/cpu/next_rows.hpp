@@ -53,6 +53,11 @@ class NextRows {
     for (at_ += bytes; at_ >= row_bytes_ && row_ + 1 < rows_; at_ -= row_bytes_) ++row_;
     return at;
   }
+  /// to[i] is what is prefetched beside row i, at the same offsets, while the bytes [begin, end) of
+  /// `rows` rows are read one after the other.
+  void beside(int rows, std::int64_t begin, std::int64_t end, const void** to) noexcept {
+    for (int i = 0; i < rows; ++i) to[i] = behind(take(end - begin), -begin);
+  }
 
  private:
   const void* const* lines_;

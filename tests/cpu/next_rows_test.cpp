@@ -85,5 +85,22 @@ TEST(NextRows, AreOneStreamOfRows) {
   EXPECT_EQ(static_cast<const char*>(next.take(64)) - first, 128);
 }
 
+TEST(NextRows, PiecesOfAGroupOfRowsAskForTheNextGroupAsOneStream) {
+  const Rows rows(1000);
+  NextRows next(rows.lines(), kRows, 1000);
+  const auto* const first = static_cast<const char*>(rows.lines()[0]);
+  const auto asked = [&](std::int64_t begin, std::int64_t end) {
+    std::array<const void*, 2> to{};
+    next.beside(2, begin, end, to.data());
+    std::vector<std::int64_t> out(to.size());
+    std::transform(to.begin(), to.end(), out.begin(), [&](const void* line) {
+      return static_cast<const char*>(behind(line, begin)) - first;
+    });
+    return out;
+  };
+  EXPECT_EQ(asked(0, 640), (std::vector<std::int64_t>{0, 640}));
+  EXPECT_EQ(asked(640, 1000), (std::vector<std::int64_t>{1280, 1640}));
+}
+
 }  // namespace
 }  // namespace sluice::cpu
