@@ -54,10 +54,16 @@ Strings flags_of(const std::string& op) {
             ":add_norm",
             ":add_norm(eps=1e-3,weight_offset=1):bias",
             ":broadcast",
-            ":pad=5"};
+            ":pad=5",
+            ":bias:save:pad=8"};
   }
   if (op == "down")
-    return {"", ":bias_down", ":residual", ":residual:in_place", ":pad=1:broadcast"};
+    return {"",
+            ":bias_down",
+            ":residual",
+            ":residual:in_place",
+            ":bias_down:residual:pad=8",
+            ":pad=1:broadcast"};
   if (op == "mlp") {
     return {"",
             ":bias:bias_down:residual",
@@ -66,9 +72,10 @@ Strings flags_of(const std::string& op) {
             ":add_norm:residual_norm_input:bias_down",
             ":add_norm:residual",
             ":save",
+            ":bias:bias_down:residual:save:pad=8",
             ":broadcast"};
   }
-  if (op == "gate_mul") return {"", ":pad=3"};
+  if (op == "gate_mul") return {"", ":pad=3", ":pad=8"};
   if (op == "mlp_grad") {
     return {"",
             ":recompute",
@@ -78,10 +85,11 @@ Strings flags_of(const std::string& op) {
             ":bias:bias_down:accumulate",
             ":save_dg_du:in_place",
             ":save_dg_du:recompute",
+            ":recompute:bias:bias_down:accumulate:pad=8",
             ":pad=3",
             ":broadcast"};
   }
-  return {"", ":in_place", ":pad=3", ":broadcast"};
+  return {"", ":in_place", ":minimal", ":in_place:pad=8", ":pad=3", ":broadcast"};
 }
 
 // The oracle is one host thread's work: fewer elements of large outputs keep that affordable.
@@ -126,15 +134,15 @@ TEST_P(PerOp, TypesAndGates) {
 }
 
 TEST_P(PerOp, LayoutsAndFlags) {
-  std::size_t i = 0;
-  for (const std::string& layout : kLayouts) {
-    for (const std::string& flags : flags_of(GetParam())) {
-      // Shapes and types in turn: every pair with a layout comes up within the list.
-      const std::string& shape = kShapes[3 + i % (kShapes.size() - 3)];
-      const std::string& types = kTypes[i % 3];
-      EXPECT_GT(verify_everywhere(shape + ":" + GetParam() + ":" + types + ":" + layout + flags),
-                0);
-      ++i;
+  const Strings flags = flags_of(GetParam());
+  for (std::size_t l = 0; l < kLayouts.size(); ++l) {
+    for (std::size_t f = 0; f < flags.size(); ++f) {
+      // Whatever the flags are, they meet every type and every shape within the layouts.
+      const std::string& shape = kShapes[3 + (l + l / 3 + f) % (kShapes.size() - 3)];
+      const std::string& types = kTypes[(l + f) % 3];
+      EXPECT_GT(
+          verify_everywhere(shape + ":" + GetParam() + ":" + types + ":" + kLayouts[l] + flags[f]),
+          0);
     }
   }
 }
@@ -176,7 +184,8 @@ TEST(Variants, BlocksOfRowsThatTakeTurns) {
   for (const std::string layout : {"interleaved16", "interleaved16+up_first", "interleaved24",
                                    "interleaved32", "interleaved32+up_first", "interleaved64"}) {
     for (const std::string text :
-         {"300x136x1536:gate_up:identity:fill=integers:", "1030x72x1536:gate_up:fp16:bias:"}) {
+         {"300x136x1536:gate_up:identity:fill=integers:", "1030x72x1536:gate_up:fp16:bias:",
+          "300x136x1536:gate_up:save:", "1030x72x1536:gate_up:fp16:bias:save:"}) {
       EXPECT_GT(verify_everywhere(text + layout), 0);
     }
   }
