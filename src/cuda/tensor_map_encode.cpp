@@ -83,11 +83,13 @@ Expected<CUtensorMap> encode(const TensorView& view, const void* base,
     if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(view.strides_bytes[i]);
   }
   CUtensorMap map;
+  // NOTE: no more than a box's row of 128 bytes into L2. Fetching the 256 around it cost streams of
+  // weights 6 % (docs/kernels/mlp_decode.md) and gave GEMMs nothing.
   const auto call = [&] {
     return encode_tiled(&map, data_type(view.dtype), static_cast<cuuint32_t>(view.rank),
                         const_cast<void*>(base), dims, strides, box, steps,
                         CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(swizzle),
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
   CUresult result = call();
   // A thread that has made no call yet has no context, and only the runtime's calls make one by
