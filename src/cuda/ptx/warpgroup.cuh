@@ -47,6 +47,10 @@ __device__ __forceinline__ std::uint32_t cluster_rank() {
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 }
+/// Arrives where nothing was written that the others read: no fence, which waits for all stores.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
@@ -68,16 +72,20 @@ __device__ __forceinline__ void mbarrier_arrive_at(std::uint64_t& barrier, std::
       : "memory");
 }
 
-/// Stores to the shared memory of CTA `rank` of the cluster, where `to` lies here. 16 bytes
-/// aligned.
-__device__ __forceinline__ void store_to_peer(float4* to, float4 v, std::uint32_t rank) {
+/// Of the CTA `rank` of the cluster, the address of what lies at `here` in this one.
+__device__ __forceinline__ std::uint32_t peer_address(const void* here, std::uint32_t rank) {
+  std::uint32_t there = 0;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(here)), "r"(rank));
+  return there;
+}
+
+/// Stores 16 bytes, aligned so, to a peer_address(), and counts them at an mbarrier of the same
+/// CTA. PTX ISA, "st.async".
+__device__ __forceinline__ void store_to_peer(std::uint32_t to, float4 v, std::uint32_t barrier) {
   asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n"
-      "}\n" ::"r"(shared_address(to)),
-      "r"(rank), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(to),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
       : "memory");
 }
 

@@ -16,9 +16,11 @@
 //   empty[s]   kReaders arrivals (each consumer warp that has read the stage); every producer waits
 //   ready[i]   8 arrivals (each consumer warp, when its rows of n (0) or h (1) are written); the
 //              activation producer waits, then meets the other CTAs at the grid barrier
+//   exchanged  an arrival (a consumer, expect_tx) and the sums of the CTAs that divide K; their
+//              consumers wait
 // named barrier 1: the 256 consumers, between writing and reading partial sums
 // named barriers 2, 3 (boxes in turns): a warpgroup hands the ring to the other
-// cluster barrier, of the CTAs that divide K: their consumers exchange sums
+// cluster barrier, of the CTAs that divide K: all have room for sums
 #pragma once
 
 #include <cuda.h>
@@ -202,11 +204,12 @@ __global__ void __launch_bounds__(kDecodeThreads, kResident<Cfg>)
     }
     ptx::mbarrier_init(smem.ready(0), kConsumerWarps);
     ptx::mbarrier_init(smem.ready(1), kConsumerWarps);
+    ptx::mbarrier_init(smem.exchanged(), 1);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
   if constexpr (Cfg::kWeightBoxes) {
-    if (p.split > 1 && exchange_is_apart<Cfg>(p)) ptx::cluster_arrive();
+    if (p.split > 1 && exchange_is_apart<Cfg>(p)) ptx::cluster_arrive_relaxed();
   }
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kConsumerWarps) {

@@ -125,7 +125,9 @@ __device__ __forceinline__ void multiply_boxes(const DecodeSmem<Cfg>& smem, int 
 
 // The CTAs of a cluster divide K and, of the sums, the slices of eight tokens: slice j is finished
 // by CTA j % kSplit, which gets here the parts of all ranks and adds them in their order. One
-// block, so the ring is free behind its last stage: sums change hands at its end.
+// block, so the ring is free behind its last stage: sums change hands at its end. They are counted
+// where they arrive, so nobody waits for more, and no CTA leaves while parts are on their way to
+// it.
 template <class Cfg, int kSplit>
 __device__ __forceinline__ void exchange_sums(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
                                               int rank, Sums<Cfg>& d) {
@@ -136,16 +138,26 @@ __device__ __forceinline__ void exchange_sums(const DecodeParams& p, const Decod
   // [rank][slice of this CTA][thread]
   float4* const box = reinterpret_cast<float4*>(end - Cfg::kExchangeBytes) +
                       static_cast<int>(threadIdx.x) % kThreads;
-  if (!exchange_is_apart<Cfg>(p)) ptx::cluster_arrive();  // this CTA has read its last stage
+  if (threadIdx.x == 0) {
+    const int slices = (p.m + kSliceTokens - 1) / kSliceTokens;
+    const int own = (slices - rank + kSplit - 1) / kSplit;
+    ptx::mbarrier_arrive_expect_bytes(
+        smem.exchanged(),
+        static_cast<std::uint32_t>(own * kSplit * kThreads * static_cast<int>(sizeof(float4))));
+  }
+  __syncwarp();
+  // This CTA has read its last stage, and written nothing that others read.
+  if (!exchange_is_apart<Cfg>(p)) ptx::cluster_arrive_relaxed();
   ptx::cluster_wait();
 #pragma unroll
   for (int j = 0; j < kSlices; ++j) {
     if (j * kSliceTokens >= p.m) break;
     const float* part = &d[j * 4];
-    ptx::store_to_peer(box + (rank * kEach + j / kSplit) * kThreads,
-                       make_float4(part[0], part[1], part[2], part[3]), j % kSplit);
+    ptx::store_to_peer(ptx::peer_address(box + (rank * kEach + j / kSplit) * kThreads, j % kSplit),
+                       make_float4(part[0], part[1], part[2], part[3]),
+                       ptx::peer_address(&smem.exchanged(), j % kSplit));
   }
-  ptx::cluster_sync();
+  ptx::mbarrier_wait(smem.exchanged(), 0);  // one block: the first phase
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     float4 sum = box[i * kThreads];

@@ -93,7 +93,7 @@ inline constexpr int kUnitRows = unit_size(Cfg::kWeightBoxes, false);
 
 template <class Cfg>
 struct DecodeSmem {
-  static constexpr int kBarriers = 2 * Cfg::kStages + 2;
+  static constexpr int kBarriers = 2 * Cfg::kStages + 3;
   static constexpr int kBytes =
       Cfg::kStages * Cfg::kStageBytes + Cfg::kScratchBytes + kBarriers * 8;
   static_assert(kBytes <= 227 * 1024);
@@ -113,6 +113,7 @@ struct DecodeSmem {
   }
   __device__ std::uint64_t& empty(int stage) const { return full(Cfg::kStages + stage); }
   __device__ std::uint64_t& ready(int i) const { return full(2 * Cfg::kStages + i); }
+  __device__ std::uint64_t& exchanged() const { return ready(2); }
 };
 
 /// CTAs that fit an SM, of which each takes 1 KiB of its 228 KiB beside its own.
