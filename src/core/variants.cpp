@@ -18,11 +18,12 @@ constexpr Variant kVariants[] = {
     cuda::kSm90Decode,           // mlp in one launch, with norm; gate_up, down
     cuda::kSm90CublasLt,         // the next with cuBLASLt's plain products, where those are faster
     cuda::kSm90,                 // Hopper's tensor cores: prefill, training
-    cuda::kSm90Norm,             // prefill behind a launch of the norm
-    cuda::kSm80,                 // mma.sync: prefill
-    cuda::kSm80Norm,             // the same behind a launch of the norm
-    cuda::kElementwise,          // the gate alone, at the speed of memory
-    cuda::kSimt,                 // any GPU, every operator
+    cuda::kSm90CublasLtNorm,     // both behind a launch of the norm
+    cuda::kSm90Norm,
+    cuda::kSm80,         // mma.sync: prefill
+    cuda::kSm80Norm,     // the same behind a launch of the norm
+    cuda::kElementwise,  // the gate alone, at the speed of memory
+    cuda::kSimt,         // any GPU, every operator
 #endif
     cpu::kSimd,       // every operator but fp64
     cpu::kReference,  // everything, in fp64

@@ -79,6 +79,8 @@ inline constexpr detail::Variant kSm80 = {
 // norm/after_norm.hpp: the norm in a launch of its own, then the variant.
 inline constexpr detail::Variant kSm90DecodeChainNorm =
     after_norm<kSm90DecodeChain>("cuda.sm90_decode_chain_norm");
+inline constexpr detail::Variant kSm90CublasLtNorm =
+    after_norm<kSm90CublasLt>("cuda.sm90_cublaslt_norm");
 inline constexpr detail::Variant kSm90Norm = after_norm<kSm90>("cuda.sm90_norm");
 inline constexpr detail::Variant kSm80Norm = after_norm<kSm80>("cuda.sm80_norm");
 

@@ -16,16 +16,19 @@ using gpu::Job;
 using gpu::make_job;
 
 constexpr const char* kVariant = "cuda.sm90_cublaslt";
+constexpr const char* kNormVariant = "cuda.sm90_cublaslt_norm";
 
-// Every product: bias in down; gate and up's gradients in one matrix and in two, x's
-// as one product (concat) and as this library's (separate); sums into what is there, in fp32 and
-// bf16.
+// Every product: bias in down; behind a norm of its own launch; gate and up's gradients in one
+// matrix and in two, x's as one product (concat) and as this library's (separate); sums into what
+// is there, in fp32 and bf16.
 const std::vector<std::string> kCases = {
     "130x136x200:down:bias_down",
     "64x72x264:down:fp16:pad=8",
     "1x8x8:down",
     "100x264x520:mlp:bias_down",
     "300x136x392:mlp:save:bias",
+    "100x264x520:mlp:add_norm:bias_down",
+    "300x136x392:mlp:norm:fp16:save",
     "64x64x128:mlp_grad:identity:fill=integers",
     "130x136x200:mlp_grad:concat:identity:fill=integers:accumulate",
     "300x136x392:mlp_grad:concat:bias:bias_down",
@@ -38,9 +41,9 @@ const std::vector<std::string> kCases = {
     "1x136x392:mlp_grad:save_dg_du:concat",
 };
 
-Options forced(const char* config = nullptr) {
+Options forced(const std::string& text, const char* config = nullptr) {
   Options options;
-  options.variant = kVariant;
+  options.variant = text.find("norm") == std::string::npos ? kVariant : kNormVariant;
   options.config = config;
   return options;
 }
@@ -63,7 +66,7 @@ TEST_F(GpuCublasLt, FirstRunsCanBeCapturedAndReplayed) {
     SCOPED_TRACE(text);
     // What a run adds to what is there cannot be replayed on the same operands.
     if (text.find("accumulate") != std::string::npos) continue;
-    Job job = make_job(text, forced());
+    Job job = make_job(text, forced(text));
     ASSERT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
     const Status enqueued = job.run(stream);
     cudaGraph_t graph = nullptr;
@@ -90,13 +93,14 @@ TEST_F(GpuCublasLt, EveryConfigAgainstTheOracle) {
   for (const std::string& text : kCases) {
     SCOPED_TRACE(text);
     const Case c = harness::parse_case(text).value();
-    const auto configs = config_names(kVariant, c.problem, gpu::rig().device());
+    const std::string variant = forced(text).variant;
+    const auto configs = config_names(variant.c_str(), c.problem, gpu::rig().device());
     EXPECT_FALSE(configs.empty());
     harness::Verification verification(c, gpu::rig());
     for (const std::string& config : configs) {
-      const auto report = verification.run(forced(config.c_str()));
+      const auto report = verification.run(forced(text, config.c_str()));
       ASSERT_OK(report);
-      EXPECT_EQ(report->variant, kVariant);
+      EXPECT_EQ(report->variant, variant);
       EXPECT_TRUE(report->passed()) << report->text();
     }
   }
@@ -105,7 +109,8 @@ TEST_F(GpuCublasLt, EveryConfigAgainstTheOracle) {
 // Weights and their gradients in one matrix each, dg and du in buffers of their own: dx and dw are
 // two products then. Integers: exact, so the same bits.
 TEST_F(GpuCublasLt, GradientsOfTheHiddenLayerMayLieApart) {
-  Job job = make_job("129x72x264:mlp_grad:save_dg_du:concat:identity:fill=integers", forced());
+  const std::string text = "129x72x264:mlp_grad:save_dg_du:concat:identity:fill=integers";
+  Job job = make_job(text, forced(text));
   harness::OperandSet& set = *job.set;
   const auto bits_with = [&](const Operands& operands) {
     EXPECT_OK(set.reset_outputs());
@@ -134,7 +139,7 @@ TEST_F(GpuCublasLt, GradientsOfTheHiddenLayerMayLieApart) {
 TEST_F(GpuCublasLt, ThreadsAtOnceOnTwoStreams) {
   const std::vector<std::string> cases = {"130x136x200:down:bias_down", "96x264x520:mlp",
                                           "300x136x392:mlp_grad:concat", "72x136x392:down"};
-  gpu::expect_right_in_threads(cases, 20, forced());
+  gpu::expect_right_in_threads(cases, 20, forced(cases[0]));
 }
 
 }  // namespace

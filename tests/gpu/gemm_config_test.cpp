@@ -500,10 +500,11 @@ std::string variant_of(const std::string& text, const Device& device) {
   return made ? made->variant_name() : made.error().message;
 }
 
-// What the row of cuda.sm90_cublaslt says of itself.
-Refusal library_row(const std::string& text, const Device& device) {
+// What a row says of itself.
+Refusal library_row(const std::string& text, const Device& device,
+                    const std::string& variant = "cuda.sm90_cublaslt") {
   for (const Refusal& row : explain(problem_of(text), device).variants) {
-    if (row.variant == "cuda.sm90_cublaslt") return row;
+    if (row.variant == variant) return row;
   }
   return {"no such variant", "no such variant"};
 }
@@ -528,6 +529,26 @@ TEST(Sm90CublasLt, IsTheChoiceWhereItWasMeasuredToBeFaster) {
   EXPECT_EQ(variant_of("128x4096x14336:residual", with), "cuda.sm90");
   EXPECT_EQ(variant_of("128x4096x14336:gate_up", with), "cuda.sm90");
   EXPECT_NE(variant_of("64x4096x14336", with), "cuda.sm90_cublaslt");
+}
+
+TEST(Sm90CublasLt, IsTheChoiceBehindANormWhereItIsWithout) {
+  const Device with = gpu::h200_with_cublaslt();
+  const std::string row = "cuda.sm90_cublaslt_norm";
+  for (const char* text : {"65x4096x14336:norm", "192x4096x14336:add_norm",
+                           "2048x4096x14336:add_norm:bias_down", "512x8192x28672:fp16:norm"}) {
+    EXPECT_EQ(variant_of(text, with), row) << text;
+    EXPECT_EQ(variant_of(text, h200()), "cuda.sm90_norm") << text;
+  }
+  for (const char* text :
+       {"4096x4096x14336:add_norm", "128x4096x14336:gate_up:norm", "128x4096x14336:norm:residual",
+        "128x4096x14336:add_norm:residual_norm_input"}) {
+    EXPECT_EQ(variant_of(text, with), "cuda.sm90_norm") << text;
+  }
+  EXPECT_EQ(library_row("4096x4096x14336:add_norm", with, row).yields,
+            library_row("4096x4096x14336", with).yields);
+  EXPECT_EQ(library_row("128x4096x14336:norm:residual", with, row).reason,
+            "residual: cuBLASLt rounds the product before it adds");
+  EXPECT_EQ(library_row("128x4096x14336", with, row).reason, "is for problems with a norm");
 }
 
 TEST(Sm90CublasLt, IsFoundByTheDeviceOfTheCInterfaceToo) {

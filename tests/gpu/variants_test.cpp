@@ -69,6 +69,7 @@ Strings flags_of(const std::string& op) {
             ":bias:bias_down:residual",
             ":residual:in_place:pad=7",
             ":norm:residual_norm_input",
+            ":add_norm",
             ":add_norm:residual_norm_input:bias_down",
             ":add_norm:residual",
             ":save",

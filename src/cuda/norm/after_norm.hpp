@@ -40,13 +40,22 @@ struct AfterNorm {
                        Stream stream) noexcept {
     return launch_after_norm(kInner, plan, operands, payload, header, stream);
   }
+  static detail::Reason yields(const Problem& p, const Device& device) noexcept {
+    return kInner.yields == nullptr ? detail::Reason{} : kInner.yields(without_norm(p), device);
+  }
 };
 
 /// The row for the table.
 template <const detail::Variant& kInner>
 constexpr detail::Variant after_norm(const char* name) {
   using Row = AfterNorm<kInner>;
-  return {name, kInner.backend, Row::supports, Row::configs, Row::payload_bytes, Row::launch};
+  return {.name = name,
+          .backend = kInner.backend,
+          .supports = Row::supports,
+          .configs = Row::configs,
+          .payload_bytes = Row::payload_bytes,
+          .launch = Row::launch,
+          .yields = Row::yields};
 }
 
 }  // namespace sluice::cuda
