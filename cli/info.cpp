@@ -37,6 +37,12 @@ std::vector<Device> devices() {
   return list;
 }
 
+// As NVIDIA writes it: 130100 is 13.1.0.
+std::string cublaslt_version(const Device& d) {
+  const int version = d.cublaslt_version;
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 ordered_json describe(const Device& d) {
   ordered_json out{{"backend", to_string(d.backend)}, {"name", d.name}};
   if (d.backend == Backend::kCpu) {
@@ -52,7 +58,7 @@ ordered_json describe(const Device& d) {
     out["sm_count"] = d.sm_count;
     out["smem_per_block_bytes"] = d.smem_per_block_bytes;
     out["l2_bytes"] = d.l2_bytes;
-    out["cublaslt"] = d.cublaslt;
+    out["cublaslt"] = d.cublaslt_version == 0 ? ordered_json() : ordered_json(cublaslt_version(d));
     out["driver"] = cuda_version(d.driver_version);
     out["runtime"] = cuda_version(d.runtime_version);
   }
@@ -77,7 +83,8 @@ void print_device(const Device& d) {
         to_string(d.arch), d.compute_capability, d.sm_count, human_bytes(d.smem_per_block_bytes),
         human_bytes(static_cast<double>(d.l2_bytes)),
         human_bytes(static_cast<double>(d.memory_bytes)), cuda_version(d.driver_version),
-        cuda_version(d.runtime_version), d.cublaslt ? "found" : "not used");
+        cuda_version(d.runtime_version),
+        d.cublaslt_version == 0 ? "not used" : cublaslt_version(d));
   }
   fmt::print("        variants, best first: {}\n", fmt::join(variant_names(d.backend), ", "));
 }

@@ -174,8 +174,9 @@ typedef struct sluice_device {
   uint32_t simd_targets;  ///< CPU: bit 0 emulated, 1 AVX2, 2 AVX-512, 3 its BF16
   int64_t l1d_bytes, l2_bytes, l3_bytes, memory_bytes;
   char name[96];
-  int32_t cublaslt;  ///< Hopper: this process found NVIDIA's cuBLASLt
-  int32_t reserved;  ///< 0
+  int32_t cublaslt_version;  ///< Hopper: of the cuBLASLt that this process found, e.g. 130100; 0
+                             ///< for none
+  int32_t reserved;          ///< 0
 } sluice_device;
 
 /// What a tuning table recommends; an empty config leaves it to the variant.
@@ -296,7 +297,7 @@ typedef struct sluice_tune_report {
 typedef struct sluice_load_report {
   size_t struct_size;
   int64_t loaded;
-  int64_t foreign;    ///< of another device, driver or build
+  int64_t foreign;    ///< of another device, driver, cuBLASLt or build
   int64_t damaged;    ///< incomplete or with a wrong checksum
   char message[320];  ///< why entries were left; empty where none were
 } sluice_load_report;

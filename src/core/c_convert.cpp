@@ -139,7 +139,7 @@ Expected<Device> to_cpp(const sluice_device* given) noexcept {
   d.sm_count = c.sm_count;
   d.smem_per_block_bytes = c.smem_per_block_bytes;
   d.cooperative_launch = c.cooperative_launch != 0;
-  d.cublaslt = c.cublaslt != 0;
+  d.cublaslt_version = c.cublaslt_version;
   d.driver_version = c.driver_version;
   d.runtime_version = c.runtime_version;
   d.threads = c.threads;
@@ -162,7 +162,7 @@ sluice_device to_c(const Device& d) noexcept {
   c.sm_count = d.sm_count;
   c.smem_per_block_bytes = d.smem_per_block_bytes;
   c.cooperative_launch = d.cooperative_launch;
-  c.cublaslt = d.cublaslt;
+  c.cublaslt_version = d.cublaslt_version;
   c.driver_version = d.driver_version;
   c.runtime_version = d.runtime_version;
   c.threads = d.threads;

@@ -40,7 +40,7 @@ inline sluice_status finish(const Status& status, sluice_error* error) noexcept 
 template <class T>
 inline constexpr std::size_t kFirstBytes = sizeof(T);
 template <>
-inline constexpr std::size_t kFirstBytes<sluice_device> = offsetof(sluice_device, cublaslt);
+inline constexpr std::size_t kFirstBytes<sluice_device> = offsetof(sluice_device, cublaslt_version);
 template <>
 inline constexpr std::size_t kFirstBytes<sluice_options> = offsetof(sluice_options, parallel_for);
 

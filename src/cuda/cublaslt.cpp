@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <optional>
 
 #include "cuda/cublaslt_api.hpp"
 #include "cuda/launch.hpp"
@@ -95,12 +96,15 @@ class AlgorithmTable {
   std::size_t next_ = 0;
 };
 
-// What all runs share; the mutex guards it all.
+// What all runs share.
 struct Shared {
-  std::mutex mutex;
-  // One a device, never destroyed: the driver may be gone before a static's destructor runs.
+  // Held by who makes a handle or asks the heuristic: tens of microseconds, once a product.
+  std::mutex asking;
+  // One a device, made under `asking` before the device's first algorithms are added; never
+  // destroyed: the driver may be gone before a static's destructor runs.
   std::array<cublasLtHandle_t, kMaxDevices> handles{};
-  AlgorithmTable algorithms;
+  std::mutex mutex;
+  AlgorithmTable algorithms;  // under `mutex`
 };
 Shared& shared() {
   static Shared instance;
@@ -200,11 +204,38 @@ Expected<Algorithms> ask(const CublasLtApi& api, cublasLtHandle_t handle, Descri
   return algorithms;
 }
 
+struct Chosen {
+  cublasLtHandle_t handle;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+// What is known waits for nobody that asks.
+Expected<Chosen> choose(const CublasLtApi& api, Descriptors& d, const Key& key, int rank) {
+  Shared& s = shared();
+  cublasLtHandle_t& handle = s.handles[static_cast<std::size_t>(key.device)];
+  const auto known = [&]() -> std::optional<Chosen> {
+    const std::lock_guard lock(s.mutex);
+    const Algorithms* found = s.algorithms.find(key);
+    if (found == nullptr) return std::nullopt;
+    return Chosen{handle, found->at(rank)};
+  };
+  if (const auto chosen = known()) return *chosen;
+  const std::lock_guard one_at_a_time(s.asking);
+  if (const auto chosen = known()) return *chosen;  // another thread has asked meanwhile
+  const RelaxedCapture relaxed;
+  if (handle == nullptr) LT_TRY(api.create(&handle), "Create");
+  const auto asked = ask(api, handle, d);
+  if (!asked) return asked.error();
+  const std::lock_guard lock(s.mutex);
+  return Chosen{handle, s.algorithms.add(key, *asked).at(rank)};
+}
+
 }  // namespace
 
-bool cublaslt_found(int driver_version) noexcept {
+int cublaslt_version(int driver_version) noexcept {
   const CublasLtApi* api = cublaslt_api();
-  return api != nullptr && static_cast<int>(api->get_version() / 10000) <= driver_version / 1000;
+  const int version = api == nullptr ? 0 : static_cast<int>(api->get_version());
+  return version / 10000 <= driver_version / 1000 ? version : 0;
 }
 
 Status cublaslt_product(const LtProduct& p, int rank, int device, void* scratch,
@@ -217,29 +248,13 @@ Status cublaslt_product(const LtProduct& p, int rank, int device, void* scratch,
   }
   Descriptors d;
   SLUICE_TRY(d.init(*api, p));
-  cublasLtHandle_t handle = nullptr;
-  cublasLtMatmulAlgo_t algorithm;
-  {
-    Shared& s = shared();
-    const std::lock_guard lock(s.mutex);
-    const RelaxedCapture relaxed;
-    cublasLtHandle_t& made = s.handles[static_cast<std::size_t>(device)];
-    if (made == nullptr) LT_TRY(api->create(&made), "Create");
-    handle = made;
-    const Key key = key_of(p, device);
-    const Algorithms* known = s.algorithms.find(key);
-    if (known == nullptr) {
-      const auto asked = ask(*api, handle, d);
-      if (!asked) return asked.error();
-      known = &s.algorithms.add(key, *asked);
-    }
-    algorithm = known->at(rank);
-  }
+  const auto chosen = choose(*api, d, key_of(p, device), rank);
+  if (!chosen) return chosen.error();
   if (p.bias != nullptr) LT_TRY(d.bias(*api, p.bias), "MatmulDescSetAttribute");
   const float one = 1.0F;
   const float beta = p.accumulate ? 1.0F : 0.0F;
-  LT_TRY(api->matmul(handle, &d.desc, &one, p.b.base, &d.a, p.a.base, &d.b, &beta, p.out, &d.out,
-                     p.out, &d.out, &algorithm, scratch,
+  LT_TRY(api->matmul(chosen->handle, &d.desc, &one, p.b.base, &d.a, p.a.base, &d.b, &beta, p.out,
+                     &d.out, p.out, &d.out, &chosen->algorithm, scratch,
                      static_cast<std::size_t>(kCublasLtScratchBytes),
                      static_cast<cudaStream_t>(stream)),
          "Matmul");

@@ -45,9 +45,10 @@ struct LtProduct {
   const void* bias = nullptr;  ///< [n], or null
 };
 
-/// Whether there is a cuBLASLt here that a driver of this version (cudaDriverGetVersion's) serves.
-/// The first call looks for it; Device::cublaslt holds the answer.
-[[nodiscard]] bool cublaslt_found(int driver_version) noexcept;
+/// The version of the cuBLASLt that is here, 0 where there is none that a driver of this version
+/// (cudaDriverGetVersion's) serves. The first call looks for it; Device::cublaslt_version holds the
+/// answer.
+[[nodiscard]] int cublaslt_version(int driver_version) noexcept;
 
 /// Enqueues a product on the current device `device`. `rank` chooses among the algorithms of the
 /// library's heuristic, best first (the last there is, where it offers fewer); only those that sum

@@ -79,7 +79,9 @@ Expected<Device> cuda_device(int ordinal) noexcept {
   device.compute_capability = 10 * major + minor;
   device.arch = arch_of(device.compute_capability);
   device.cooperative_launch = cooperative != 0;
-  device.cublaslt = device.arch == Arch::kHopper && cuda::cublaslt_found(device.driver_version);
+  if (device.arch == Arch::kHopper) {
+    device.cublaslt_version = cuda::cublaslt_version(device.driver_version);
+  }
   device.l2_bytes = l2_bytes;
   device.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
   std::snprintf(device.name, sizeof(device.name), "%.*s", static_cast<int>(sizeof(device.name)) - 1,

@@ -18,6 +18,8 @@ namespace {
 // the size.
 static_assert(sizeof(void*) != 8 || sizeof(Problem) == 656);
 
+constexpr std::string_view kCublasLt = ", cuBLASLt ";  // in driver_text(), before the version
+
 constexpr std::uint64_t kFnvBasis = 0xCBF29CE484222325ULL;
 constexpr std::uint64_t kFnvPrime = 0x100000001B3ULL;
 
@@ -149,9 +151,18 @@ std::string device_text(const Device& d) {
 
 std::string driver_text(const Device& d) {
   if (d.backend == Backend::kCpu) return "-";
-  char text[64];
-  std::snprintf(text, sizeof(text), "driver %d, runtime %d", d.driver_version, d.runtime_version);
+  std::string text = "driver " + std::to_string(d.driver_version) + ", runtime " +
+                     std::to_string(d.runtime_version);
+  if (d.cublaslt_version != 0) text.append(kCublasLt) += std::to_string(d.cublaslt_version);
   return text;
+}
+
+int cublaslt_version_of(std::string_view driver_text) noexcept {
+  const std::size_t at = driver_text.find(kCublasLt);
+  int version = 0;
+  if (at == std::string_view::npos) return 0;
+  const bool whole = Cursor(driver_text.substr(at + kCublasLt.size())).number(version).finished();
+  return whole ? version : 0;
 }
 
 std::string build_text() { return printable(SLUICE_VERSION " " SLUICE_BUILD_ID); }
@@ -160,7 +171,8 @@ bool same_device(const Device& a, const Device& b) noexcept {
   const bool same_kind = a.backend == b.backend && std::strcmp(a.name, b.name) == 0;
   if (a.backend == Backend::kCuda) {
     return same_kind && a.compute_capability == b.compute_capability && a.sm_count == b.sm_count &&
-           a.driver_version == b.driver_version && a.runtime_version == b.runtime_version;
+           a.driver_version == b.driver_version && a.runtime_version == b.runtime_version &&
+           a.cublaslt_version == b.cublaslt_version;
   }
   return same_kind && a.simd_targets == b.simd_targets && a.l1d_bytes == b.l1d_bytes &&
          a.l2_bytes == b.l2_bytes && a.l3_bytes == b.l3_bytes;

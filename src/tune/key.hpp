@@ -64,8 +64,10 @@ struct ProblemKey {
 /// "cuda NVIDIA H200, 9.0, 132 SMs": the device as far as it decides a kernel's time. Printable
 /// ASCII without tabs.
 [[nodiscard]] std::string device_text(const Device& device);
-/// "driver 13000, runtime 13000"; "-" for a CPU.
+/// "driver 13000, runtime 13000", with ", cuBLASLt 130100" where the device has one; "-" for a CPU.
 [[nodiscard]] std::string driver_text(const Device& device);
+/// The version of cuBLASLt that a driver_text() names; 0 for none.
+[[nodiscard]] int cublaslt_version_of(std::string_view driver_text) noexcept;
 /// "0.1.0 0123456789abcdef GNU 12.2.0 Release": version, a hash of the library's sources, compiler
 /// and flags.
 [[nodiscard]] std::string build_text();

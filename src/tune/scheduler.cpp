@@ -26,7 +26,7 @@ struct Scheduler::State {
         [&](std::string_view text) { tune::add_shipped(text, device, shipped); });
   }
 
-  // Was the line measured on this device, driver and build?
+  // Was the line measured on this device, driver, cuBLASLt and build?
   [[nodiscard]] bool is_own(const Line& line) const {
     return line.device == device_text && line.driver == driver_text && line.build == build_text;
   }
@@ -86,7 +86,8 @@ Expected<LoadReport> Scheduler::load(const char* path) {
   });
   report.loaded = entries.size();
   if (report.foreign > 0) {
-    report.message = std::to_string(report.foreign) + " of another device, driver or build";
+    report.message =
+        std::to_string(report.foreign) + " of another device, driver, cuBLASLt or build";
   }
   if (report.damaged > 0) {
     report.message +=

@@ -11,8 +11,10 @@
 namespace sluice::tune {
 
 /// Adds the entries of a table's text that are of this kind of device, whatever driver and build
-/// measured them: a table is data that was reviewed, and plan() checks each choice.
-/// Returns how many. A text without the header gives none.
+/// measured them: a table is data that was reviewed, and plan() checks each choice. One config is
+/// left to its variant: an algorithm behind the first of cuBLASLt's heuristic, which another
+/// version of that library may rank differently. Returns how many. A text without the header gives
+/// none.
 std::size_t add_shipped(std::string_view text, const Device& device, Table& table);
 
 /// Calls `use(text)` for each table of this build.

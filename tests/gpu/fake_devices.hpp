@@ -21,7 +21,7 @@ inline constexpr int kH200SmCount = 132;
 
 [[nodiscard]] inline Device h200_with_cublaslt() {
   Device device = h200();
-  device.cublaslt = true;
+  device.cublaslt_version = 130100;
   return device;
 }
 

@@ -564,14 +564,14 @@ TEST(Sm90CublasLt, IsFoundByTheDeviceOfTheCInterfaceToo) {
   device.compute_capability = 90;
   device.sm_count = kSmCount;
   device.smem_per_block_bytes = h200().smem_per_block_bytes;
-  for (const auto& [found, variant] : {std::pair{0, "cuda.sm90"}, {1, "cuda.sm90_cublaslt"}}) {
-    device.cublaslt = found;
+  for (const auto& [found, variant] : {std::pair{0, "cuda.sm90"}, {130100, "cuda.sm90_cublaslt"}}) {
+    device.cublaslt_version = found;
     sluice_plan plan;
     ASSERT_EQ(sluice_plan_init(&plan, &problem, &device, nullptr, nullptr), SLUICE_OK);
     EXPECT_STREQ(sluice_plan_variant(&plan), variant);
   }
   // A caller of the first version, whose struct ended before the member: it is not looked at.
-  device.struct_size = offsetof(sluice_device, cublaslt);
+  device.struct_size = offsetof(sluice_device, cublaslt_version);
   sluice_plan plan;
   ASSERT_EQ(sluice_plan_init(&plan, &problem, &device, nullptr, nullptr), SLUICE_OK);
   EXPECT_STREQ(sluice_plan_variant(&plan), "cuda.sm90");

@@ -121,6 +121,19 @@ TEST(Key, TextsAreOneFieldEach) {
   EXPECT_THAT(build_text(), testing::StartsWith(SLUICE_VERSION " "));
 }
 
+TEST(Key, DriversNameTheirCublasLt) {
+  Device with = gpu();
+  EXPECT_EQ(driver_text(with), "driver 13000, runtime 13000");
+  EXPECT_EQ(cublaslt_version_of(driver_text(with)), 0);
+  with.cublaslt_version = 130100;
+  EXPECT_EQ(driver_text(with), "driver 13000, runtime 13000, cuBLASLt 130100");
+  EXPECT_EQ(cublaslt_version_of(driver_text(with)), 130100);
+  for (const char* text : {"-", "", "driver 13000, runtime 13000, cuBLASLt ",
+                           "driver 13000, runtime 13000, cuBLASLt 130100x"}) {
+    EXPECT_EQ(cublaslt_version_of(text), 0) << text;
+  }
+}
+
 // same_device() and the texts must tell the same devices apart.
 TEST(Key, DevicesDifferAsTheirTextsDo) {
   const auto agree = [](const Device& a, const Device& b) {
@@ -132,9 +145,9 @@ TEST(Key, DevicesDifferAsTheirTextsDo) {
     Device other = base;
     std::snprintf(other.name, sizeof(other.name), "another");
     agree(base, other);
-    for (int Device::*member :
-         {&Device::compute_capability, &Device::sm_count, &Device::driver_version,
-          &Device::runtime_version, &Device::ordinal, &Device::threads}) {
+    for (int Device::*member : {&Device::compute_capability, &Device::sm_count,
+                                &Device::driver_version, &Device::runtime_version,
+                                &Device::cublaslt_version, &Device::ordinal, &Device::threads}) {
       other = base;
       other.*member += 10;
       agree(base, other);

@@ -122,7 +122,7 @@ class CDevice(Structure):
         ("simd_targets", c_uint32),
         *((n, c_int64) for n in ("l1d_bytes", "l2_bytes", "l3_bytes", "memory_bytes")),
         ("name", c_char * 96),
-        ("cublaslt", c_int32),
+        ("cublaslt_version", c_int32),
         ("reserved", c_int32),
     ]  # fmt: skip
 
@@ -243,6 +243,7 @@ class DeviceInfo:
     memory_bytes: int
     driver_version: int
     runtime_version: int
+    cublaslt_version: int
 
 
 @dataclass(frozen=True)
@@ -310,6 +311,7 @@ def _described(device: CDevice) -> DeviceInfo:
         memory_bytes=device.memory_bytes,
         driver_version=device.driver_version,
         runtime_version=device.runtime_version,
+        cublaslt_version=device.cublaslt_version,
     )  # fmt: skip
 
 

@@ -62,7 +62,7 @@ Reason sm90_cublaslt_supports(const Problem& p, const Device& device) noexcept {
   }
   if (const Reason reason = sm90_supports(p, device); !reason.empty()) return reason;
   if (const Reason reason = sm90::library_products_refusal(p); !reason.empty()) return reason;
-  if (!device.cublaslt) return refuse("%s", kCublasLtAbsent);
+  if (device.cublaslt_version == 0) return refuse("%s", kCublasLtAbsent);
   return {};
 }
 
