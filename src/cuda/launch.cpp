@@ -6,7 +6,7 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr std::size_t kSmemWithoutOptIn = 48 * 1024;
+constexpr std::size_t kSmemWithoutOptIn = std::size_t{48} * 1024;
 
 // Raises the kernel's limit. Under a lock, so that of two threads the larger wish stands.
 Status grow(const void* kernel, std::atomic<std::size_t>& granted, std::size_t bytes) {
