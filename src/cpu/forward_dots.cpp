@@ -149,19 +149,16 @@ Lines Forward::lines(int phase, std::int64_t task) const {
   return out;
 }
 
-// Threads take tasks in turn, so a thread's next one is mostly so many numbers on; down follows
-// gate_up without a gap, as its weights depend on nothing.
+// Down's weights follow gate_up's, as they depend on nothing.
 Lines Forward::lines_with_ahead(int phase, std::int64_t task) const {
   Lines out = lines(phase, task);
-  std::int64_t next = task + e_.team.threads;
-  if (phase == 1 && next >= tasks_[1]) phase = 2, next -= tasks_[1];
-  const bool there = next < tasks_[static_cast<std::size_t>(phase)];
-  const Matrix& w = e_.matrix(phase == 1 ? Operand::kWGate : Operand::kWDown);
-  const std::int64_t first = next * (phase == 1 ? cols_ : rows_);
+  const PhaseTask next = next_task(tasks_, phase, task, e_.team.threads);
+  const Matrix& w = e_.matrix(next.phase == 1 ? Operand::kWGate : Operand::kWDown);
+  const std::int64_t first = next.task * (next.phase == 1 ? cols_ : rows_);
   for (std::int64_t i = 0; i < DotKernels::kAheadLines; ++i) {
     out.row[static_cast<std::size_t>(out.count + i)] =
-        there ? w.at(std::min(first + i, w.rows - 1), 0)
-              : out.row[static_cast<std::size_t>(out.count - 1)];
+        next.there ? w.at(std::min(first + i, w.rows - 1), 0)
+                   : out.row[static_cast<std::size_t>(out.count - 1)];
   }
   return out;
 }

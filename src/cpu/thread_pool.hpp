@@ -119,6 +119,22 @@ void await_count(const std::atomic<std::uint32_t>& count, std::uint32_t target) 
 /// Numbers of tasks of the phases of one round, in order.
 using PhaseTasks = std::array<std::int64_t, 3>;
 
+/// One task of a round; `there` is false where the round has no such task.
+struct PhaseTask {
+  int phase;
+  std::int64_t task;
+  bool there;
+};
+
+/// The task of phase 1 or 2 that a thread probably takes after this one, as threads take turns:
+/// phase 2 follows phase 1 without a gap.
+[[nodiscard]] inline PhaseTask next_task(const PhaseTasks& tasks, int phase, std::int64_t task,
+                                         int threads) noexcept {
+  std::int64_t next = task + threads;
+  if (phase == 1 && next >= tasks[1]) phase = 2, next -= tasks[1];
+  return {phase, next, next < tasks[static_cast<std::size_t>(phase)]};
+}
+
 /// One region for `rounds` times three phases: calls body(round, phase, task, worker) for every
 /// task of every phase, each once, on up to team.threads threads. No task of a phase begins before
 /// all tasks of the phases before it have ended, and it sees what they wrote. Nobody waits for a

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "executors.hpp"
@@ -78,6 +79,20 @@ TEST(ThreadPool, OrdersMemory) {
 }
 
 // Every task once; none before the phases ahead of it are done, whose plain writes it sees.
+TEST(Phases, NextTaskOfAThreadFollowsIntoTheNextPhase) {
+  constexpr PhaseTasks kTasks = {1, 6, 3};
+  const auto next = [&](int phase, std::int64_t task, int threads) {
+    const PhaseTask found = next_task(kTasks, phase, task, threads);
+    return std::tuple(found.phase, found.task, found.there);
+  };
+  EXPECT_EQ(next(1, 3, 2), std::tuple(1, 5, true));
+  EXPECT_EQ(next(1, 4, 2), std::tuple(2, 0, true));
+  EXPECT_EQ(next(1, 5, 3), std::tuple(2, 2, true));
+  EXPECT_FALSE(next_task(kTasks, 1, 5, 4).there);
+  EXPECT_EQ(next(2, 0, 2), std::tuple(2, 2, true));
+  EXPECT_FALSE(next_task(kTasks, 2, 2, 2).there);
+}
+
 TEST(Phases, FollowEachOther) {
   for (const int threads : {1, 2, 3, 8}) {
     for (const PhaseTasks& tasks : {PhaseTasks{1, 7, 3}, PhaseTasks{0, 5, 1}, PhaseTasks{4, 0, 0},
