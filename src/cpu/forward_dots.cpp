@@ -5,14 +5,15 @@
 #include <array>
 
 #include "cpu/engine.hpp"
+#include "cpu/next_rows.hpp"
 
 namespace sluice::cpu {
 namespace {
 
 constexpr std::int64_t kMaxTokens = std::max(DotKernels::kMaxTokens, DotKernels::kMaxPairTokens);
 constexpr std::int64_t kMaxLines = 2 * kMaxDotRows;  // gate and up rows
-// Weights of a task that are asked for before its phase begins: half of a usual L2.
-constexpr std::int64_t kPrefetchBytes = kDotTaskBytes / 2;
+// Weights of a task that are read before its phase begins: half of a usual L2.
+constexpr std::int64_t kNearBytes = kDotTaskBytes / 2;
 
 // Orders of columns in kernels of pairs, by the type of weights that has another than its own.
 const DotKernels::PairOrder* order_of(DType weights) {
@@ -93,7 +94,8 @@ class Forward {
   // The tokens are loaded, then gate_up, then down.
   [[nodiscard]] const PhaseTasks& tasks() const { return tasks_; }
   void run(int phase, std::int64_t task) const;
-  void prefetch(int phase, std::int64_t task) const;
+  template <class Over>
+  void bring_near(int phase, std::int64_t task, const Over& over) const;
 
  private:
   [[nodiscard]] Lines lines(int phase, std::int64_t task) const;
@@ -165,14 +167,14 @@ Lines Forward::lines_with_ahead(int phase, std::int64_t task) const {
 
 // Brings the first weights of a task near while a phase before it is not over: memory would be idle
 // otherwise, and unfused operators cannot.
-void Forward::prefetch(int phase, std::int64_t task) const {
+template <class Over>
+void Forward::bring_near(int phase, std::int64_t task, const Over& over) const {
   if (phase == 0) return;
   const Lines ahead = lines(phase, task);
   const std::int64_t row_bytes = bytes_of(p_.w_dtype, phase == 1 ? p_.d : p_.h);
-  const std::int64_t most = std::min(ahead.count, kPrefetchBytes / row_bytes);
-  for (std::int64_t i = 0; i < most; ++i) {
-    const auto* const row = static_cast<const char*>(ahead.row[static_cast<std::size_t>(i)]);
-    for (std::int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+  const std::int64_t most = std::min(ahead.count, kNearBytes / row_bytes);
+  for (std::int64_t i = 0; i < most && !over(); ++i) {
+    read_lines(ahead.row[static_cast<std::size_t>(i)], row_bytes, over);
   }
 }
 
@@ -248,7 +250,9 @@ void forward_dots(const Engine& e) noexcept {
   parallel_phases(
       e.team, 1, forward.tasks(),
       [&](std::int64_t, int phase, std::int64_t task, int) { forward.run(phase, task); },
-      [&](std::int64_t, int phase, std::int64_t task) { forward.prefetch(phase, task); });
+      [&](std::int64_t, int phase, std::int64_t task, const auto& over) {
+        forward.bring_near(phase, task, over);
+      });
 }
 
 }  // namespace sluice::cpu

@@ -15,8 +15,8 @@
 namespace sluice::cpu {
 namespace {
 
-// Weights of a task that are asked for before its phase begins: an eighth of a usual L2.
-constexpr std::int64_t kPrefetchBytes = std::int64_t{128} << 10;
+// Weights of a task that are read before its phase begins: an eighth of a usual L2.
+constexpr std::int64_t kNearBytes = std::int64_t{128} << 10;
 
 // Columns of a row that are one step of k: two where bf16 is multiplied in pairs.
 std::int64_t step_cols(const Engine& e) { return e.schedule.pairs ? 2 : 1; }
@@ -233,7 +233,8 @@ class Forward {
         h_(e, e.schedule.hidden, count, p_.h) {}
 
   void pack(std::int64_t task) const;
-  void prefetch(int phase, std::int64_t task) const;
+  template <class Over>
+  void bring_near(int phase, std::int64_t task, const Over& over) const;
   void gate_up(std::int64_t task, int worker) const;
   void down(std::int64_t task, int worker) const;
 
@@ -331,17 +332,17 @@ void Forward::put_hidden(const PanelRange& range, std::int64_t step, const float
 
 // Brings the first weights of a task near while a phase before it is not over: memory would be idle
 // otherwise, and unfused operators cannot.
-void Forward::prefetch(int phase, std::int64_t task) const {
+template <class Over>
+void Forward::bring_near(int phase, std::int64_t task, const Over& over) const {
   if (phase == 0) return;
   const ForwardBlocks& blocks = phase == 1 ? e_.schedule.gate_up : e_.schedule.down;
   const auto up = phase == 1 ? std::optional(Operand::kWUp) : std::nullopt;
   const WeightRows rows = weight_rows(e_, blocks, task / blocks.token_blocks,
                                       phase == 1 ? Operand::kWGate : Operand::kWDown, up);
   const std::int64_t row_bytes = bytes_of(p_.w_dtype, std::min(rows.weights.cols, kInPlaceCols));
-  const std::int64_t most = std::min(rows.count, kPrefetchBytes / row_bytes);
-  for (std::int64_t i = 0; i < most; ++i) {
-    const char* const row = rows.weights.at(rows.first + i, 0);
-    for (std::int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+  const std::int64_t most = std::min(rows.count, kNearBytes / row_bytes);
+  for (std::int64_t i = 0; i < most && !over(); ++i) {
+    read_lines(rows.weights.at(rows.first + i, 0), row_bytes, over);
   }
 }
 
@@ -437,8 +438,8 @@ void forward_gemm(const Engine& e) noexcept {
         if (phase == 1) return forward(pass).gate_up(task, worker);
         forward(pass).down(task, worker);
       },
-      [&](std::int64_t pass, int phase, std::int64_t task) {
-        forward(pass).prefetch(phase, task);
+      [&](std::int64_t pass, int phase, std::int64_t task, const auto& over) {
+        forward(pass).bring_near(phase, task, over);
       });
 }
 

@@ -17,6 +17,20 @@ inline const void* behind(const void* line, std::int64_t bytes) noexcept {
                                        static_cast<std::uintptr_t>(bytes));
 }
 
+/// Brings a row near until over(). It is read, a byte a line: of as many prefetches as that at once
+/// most would be dropped.
+template <class Over>
+void read_lines(const void* row, std::int64_t bytes, const Over& over) noexcept {
+  constexpr std::int64_t kLine = 64;
+  constexpr std::int64_t kLook = 16 * kLine;  // between two looks at over()
+  const auto* const at = static_cast<const volatile char*>(row);
+  for (std::int64_t begin = 0; begin < bytes && !over(); begin += kLook) {
+    for (std::int64_t i = begin; i < std::min(begin + kLook, bytes); i += kLine) {
+      static_cast<void>(at[i]);
+    }
+  }
+}
+
 /// Rows longer than this are looked at a part of a row ahead: a whole one would push the token out
 /// of L1 (Zen 5: 48 KiB), which is as long.
 inline constexpr std::int64_t kLongRowBytes = 16384;

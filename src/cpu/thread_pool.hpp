@@ -139,7 +139,8 @@ struct PhaseTask {
 /// task of every phase, each once, on up to team.threads threads. No task of a phase begins before
 /// all tasks of the phases before it have ended, and it sees what they wrote. Nobody waits for a
 /// thread that has taken no task: a late or missing worker holds up nothing. Who has to wait first
-/// calls prepare(round, phase, task), which may do whatever does not depend on the phases before.
+/// calls prepare(round, phase, task, over), which may do whatever does not depend on the phases
+/// before, until over() says that they have ended.
 template <class Body, class Prepare>
 void parallel_phases(const Team& team, std::int64_t rounds, const PhaseTasks& tasks,
                      const Body& body, const Prepare& prepare) noexcept {
@@ -157,8 +158,9 @@ void parallel_phases(const Team& team, std::int64_t rounds, const PhaseTasks& ta
       }
       const std::int64_t begin = number - task;  // the phase's first task
       if (!has_reached(done, static_cast<std::uint32_t>(begin))) {
-        prepare(round, phase, task);
-        await_count(done, static_cast<std::uint32_t>(begin));
+        const auto target = static_cast<std::uint32_t>(begin);
+        prepare(round, phase, task, [&] { return has_reached(done, target); });
+        await_count(done, target);
       }
       body(round, phase, task, worker);
       const std::int64_t end = begin + tasks[static_cast<std::size_t>(phase)];
@@ -176,7 +178,7 @@ void parallel_phases(const Team& team, std::int64_t rounds, const PhaseTasks& ta
 template <class Body>
 void parallel_phases(const Team& team, std::int64_t rounds, const PhaseTasks& tasks,
                      const Body& body) noexcept {
-  parallel_phases(team, rounds, tasks, body, [](std::int64_t, int, std::int64_t) {});
+  parallel_phases(team, rounds, tasks, body, [](std::int64_t, int, std::int64_t, const auto&) {});
 }
 
 }  // namespace sluice::cpu

@@ -76,6 +76,20 @@ TEST(StreamAhead, PiecesOfRowsThatTakeTurnsAreOneStream) {
             (std::vector<std::int64_t>{row + 8192, 2 * row + 8192, 3 * row + 8192, 4 * row}));
 }
 
+TEST(ReadLines, LooksWhetherItIsOverEverySixteenLines) {
+  // Of its very size, for AddressSanitizer.
+  const std::vector<char> row(5000);
+  const auto looks = [&](int over_at) {
+    int count = 0;
+    read_lines(row.data(), static_cast<std::int64_t>(row.size()),
+               [&] { return ++count > over_at; });
+    return count;
+  };
+  EXPECT_EQ(looks(100), 5);
+  EXPECT_EQ(looks(0), 1);
+  EXPECT_EQ(looks(2), 3);
+}
+
 TEST(NextRows, AreOneStreamOfRows) {
   const Rows rows(100);
   NextRows next(rows.lines(), 2, 100);

@@ -144,8 +144,11 @@ TEST(Phases, PrepareWhileTheyWait) {
           for (int i = 0; waits && i < 1000 && !prepared.load(); ++i) std::this_thread::yield();
           if (phase == 1) run = true;
         },
-        [&](std::int64_t, int phase, std::int64_t task) {
+        [&](std::int64_t, int phase, std::int64_t task, const auto& over) {
           if (phase != 1 || task > 1 || prepared.exchange(true) || run.load()) ++wrong;
+          // The other thread goes on now.
+          for (int i = 0; i < 1000000 && !over(); ++i) std::this_thread::yield();
+          if (!over()) ++wrong;
         });
     EXPECT_EQ(wrong.load(), 0);
     if (prepared.load()) return;
