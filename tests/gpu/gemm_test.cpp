@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hopper GEMM where memory, not the product, sets the pace: k is one block, outputs are tens of
-// megabytes, and shared memory that a store still reads is wanted for the next tile. Who takes it
-// too early changes what is stored.
+// The Hopper GEMM beside others, in one launch and from launch to launch: who takes shared memory
+// or reads what another still writes too early changes bits.
 #include <algorithm>
 #include <string>
 
@@ -10,6 +9,8 @@
 namespace sluice {
 namespace {
 
+// Memory, not the product, sets the pace: k is one block, outputs are tens of megabytes, and shared
+// memory that a store still reads is wanted for the next tile.
 TEST(GpuGemm, NobodyOverwritesWhatAStoreStillReads) {
   if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
   for (const std::string text :
@@ -24,6 +25,36 @@ TEST(GpuGemm, NobodyOverwritesWhatAStoreStillReads) {
       const auto [at, other] = std::mismatch(expected.begin(), expected.end(), got.begin());
       EXPECT_EQ(at - expected.begin(), static_cast<std::ptrdiff_t>(expected.size()))
           << text << " " << config << ": first wrong byte";
+    }
+  }
+}
+
+// Launches are programmatic: each begins while the one before it ends, whose output is its input.
+// Against the same launches with a wait after each.
+TEST(GpuGemm, ChainedLaunchesEqualLaunchesOneByOne) {
+  if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
+  constexpr int kLaunches = 12;
+  for (const std::string text : {"300x1032x1032:gate_up:sigmoid", "300x520x2056:mlp:sigmoid"}) {
+    const Problem problem = harness::parse_case(text).value().problem;
+    for (const std::string& config : config_names("cuda.sm90", problem, gpu::rig().device())) {
+      const Options options{.variant = "cuda.sm90", .config = config.c_str()};
+      gpu::Job jobs[2] = {gpu::make_job(text, options), gpu::make_job(text, options)};
+      gpu::StreamGuard guard;
+      std::string bits[2];
+      for (const bool wait : {true, false}) {
+        for (int i = 0; i < kLaunches; ++i) {
+          Operands operands = jobs[i % 2].set->operands();
+          const Operands& before = jobs[(i + 1) % 2].set->operands();
+          if (i > 0) operands.x = problem.op == Op::kMlp ? before.y : before.h;
+          ASSERT_OK(sluice::run(jobs[0].plan, operands, jobs[0].workspace.workspace, guard.stream));
+          if (wait) {
+            ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
+          }
+        }
+        ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
+        bits[wait ? 0 : 1] = gpu::bits_of(*jobs[(kLaunches - 1) % 2].set);
+      }
+      EXPECT_TRUE(bits[0] == bits[1]) << text << " " << config;
     }
   }
 }

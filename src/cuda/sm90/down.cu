@@ -9,9 +9,9 @@ template <class Element>
 Status launch_typed(const GemmLaunch& launch, GemmParams& params) noexcept {
   const Tiling& t = launch.tiling;
   if (t.pingpong && t.tile_n == 192) {
-    return t.cluster == 2 ? launch_config<GemmConfig<GemmKind::kDown, Element, 192, 4, 2, true>>(
+    return t.cluster == 2 ? launch_config<GemmConfig<GemmKind::kDown, Element, 192, 5, 2, true>>(
                                 launch, params)
-                          : launch_config<GemmConfig<GemmKind::kDown, Element, 192, 4, 1, true>>(
+                          : launch_config<GemmConfig<GemmKind::kDown, Element, 192, 5, 1, true>>(
                                 launch, params);
   }
   if (t.pingpong && t.tile_n == 128) {

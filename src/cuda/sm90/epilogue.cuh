@@ -45,19 +45,18 @@ __device__ __forceinline__ int out_offset(int row, int chunk) {
   const int box = chunk / kChunks;
   const int in_box = chunk % kChunks;
   const int swizzled = in_box ^ (row / (8 / kChunks) % kChunks);
-  return box * (Cfg::kOutBoxRows * Cfg::kOutBoxCols * 2) + row * (Cfg::kOutBoxCols * 2) +
-         swizzled * 16;
+  return box * (kOutRows * Cfg::kOutBoxCols * 2) + row * (Cfg::kOutBoxCols * 2) + swizzled * 16;
 }
 
-// Writes 64 rows of the out tile from row `row0` of it. `values(p, i)` gives the pair of columns
+// Writes the out tile's 64 rows. `values(p, i)` gives the pair of columns
 // 8 p + 2 (lane % 4) of row 8 i + lane / 4 of the warp's 16.
 template <class Cfg, class Values>
-__device__ __forceinline__ void store_rows(char* out, int row0, const Values& values) {
+__device__ __forceinline__ void store_rows(char* out, const Values& values) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x % 128 / 32;
   // stmatrix takes one row address a lane: matrices 0, 1 are rows 0-7, 8-15 of chunk p; 2, 3 of p
   // + 1.
-  const int row = row0 + warp * 16 + (lane / 8 % 2) * 8 + lane % 8;
+  const int row = warp * 16 + (lane / 8 % 2) * 8 + lane % 8;
 #pragma unroll
   for (int p = 0; p < Cfg::kOutCols / 8; p += 2) {
     using Element = typename Cfg::Element;
@@ -67,16 +66,26 @@ __device__ __forceinline__ void store_rows(char* out, int row0, const Values& va
   }
 }
 
+// How a gated tile holds its sums: `turn` (one, two or four) chunks of eight columns of the paired
+// view's first half, then the same columns of its second, by turns.
+struct PairOrder {
+  int turn;
+  bool up_first;  // the first half is up
+};
+
+__device__ __forceinline__ PairOrder pair_order(const GemmParams& p) {
+  return {p.pair.groups_a_turn, p.up_first != 0};
+}
+
 // The pairs that store_rows() asks for, from the sums of 64 rows: g (`up` false) or u as they are.
-// A gated tile holds one, two or four chunks of eight columns of the paired view's first half, then
-// the same columns of its second, by turns. NOTE: every candidate is read, then one is chosen: an
-// array whose index is chosen lies in memory. And up_first is asked before the turn: what g and u
-// have in common ptxas would work out for all accumulators ahead of the gate, and spill.
+// NOTE: every candidate is read, then one is chosen: an array whose index is chosen lies in memory.
+// And up_first is asked before the turn: what g and u have in common ptxas would work out for all
+// accumulators ahead of the gate, and spill.
 template <class Cfg>
-__device__ __forceinline__ Pair half_pair(const GemmParams& p, bool up,
+__device__ __forceinline__ Pair half_pair(const PairOrder& order, bool up,
                                           const float (&d)[Cfg::kTileN / 2], int c, int i) {
-  const bool second = up == (p.up_first == 0);
-  const int turns = p.pair.groups_a_turn;
+  const bool second = up != order.up_first;
+  const int turns = order.turn;
   const auto by_turns = [&](int turn, int x) {
     const int first = 4 * (c / turn * 2 * turn + c % turn) + 2 * i + x;
     const float a = d[first];
@@ -120,10 +129,10 @@ __device__ __forceinline__ void add_biases(const GemmParams& p, Tile tile,
 
 // h = gate(g, u).
 template <class Cfg>
-__device__ __forceinline__ Pair gated_pair(const GemmParams& p, const Gate& gate,
+__device__ __forceinline__ Pair gated_pair(const PairOrder& order, const Gate& gate,
                                            const float (&d)[Cfg::kTileN / 2], int c, int i) {
-  const Pair g = half_pair<Cfg>(p, false, d, c, i);
-  const Pair u = half_pair<Cfg>(p, true, d, c, i);
+  const Pair g = half_pair<Cfg>(order, false, d, c, i);
+  const Pair u = half_pair<Cfg>(order, true, d, c, i);
   return {math::gate_mul(gate, g.lo, u.lo), math::gate_mul(gate, g.hi, u.hi)};
 }
 
@@ -149,18 +158,31 @@ __device__ __forceinline__ Pair plain_pair(const GemmParams& p, const float (&d)
 
 // g (`up` false) or u, 64 rows.
 template <class Cfg>
-__device__ __forceinline__ void half_rows(const GemmParams& p, bool up, char* out, int row0,
+__device__ __forceinline__ void half_rows(const GemmParams& p, bool up, char* out,
                                           const float (&d)[Cfg::kTileN / 2]) {
-  store_rows<Cfg>(out, row0, [&](int c, int i) { return half_pair<Cfg>(p, up, d, c, i); });
+  const PairOrder order = pair_order(p);
+  store_rows<Cfg>(out, [&](int c, int i) { return half_pair<Cfg>(order, up, d, c, i); });
 }
 
 // h = gate(g, u) for 64 rows.
 template <class Cfg>
-__device__ __forceinline__ void gate_rows(const GemmParams& p, char* out, int row0,
+__device__ __forceinline__ void gated_rows(const PairOrder& order, const Gate& gate, char* out,
+                                           const float (&d)[Cfg::kTileN / 2]) {
+  store_rows<Cfg>(out, [&](int c, int i) { return gated_pair<Cfg>(order, gate, d, c, i); });
+}
+
+// The same by the launch's gate and order. Plain silu in turns of one chunk, which nearly every
+// launch is, has bodies without choices: 7 instructions an element where there were 11.
+template <class Cfg>
+__device__ __forceinline__ void gate_rows(const GemmParams& p, char* out,
                                           const float (&d)[Cfg::kTileN / 2]) {
-  tile::with_epilogue_gate(p.gate, [&](const Gate& gate) {
-    store_rows<Cfg>(out, row0, [&](int c, int i) { return gated_pair<Cfg>(p, gate, d, c, i); });
-  });
+  const PairOrder order = pair_order(p);
+  if (order.turn == 1 && p.gate.activation == Activation::kSilu && math::is_plain(p.gate)) {
+    const Gate silu = tile::plain_gate(Activation::kSilu);
+    if (order.up_first) return gated_rows<Cfg>({1, true}, silu, out, d);
+    return gated_rows<Cfg>({1, false}, silu, out, d);
+  }
+  tile::with_epilogue_gate(p.gate, [&](const Gate& gate) { gated_rows<Cfg>(order, gate, out, d); });
 }
 
 // From dh in d, and a piece of g and behind it of u in shared memory: dg and du in their places, h
@@ -264,10 +286,10 @@ __device__ __forceinline__ void add_grad_rows(const GemmParams& p, Tile tile, in
 // y = d + bias + residual for 64 rows.
 template <class Cfg>
 __device__ __forceinline__ void plain_rows(const GemmParams& p, Tile tile, int m0, char* out,
-                                           int row0, const float (&d)[Cfg::kTileN / 2]) {
+                                           const float (&d)[Cfg::kTileN / 2]) {
   const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
-  const int first_row = m0 + row0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-  store_rows<Cfg>(out, row0, [&](int c, int i) {
+  const int first_row = m0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  store_rows<Cfg>(out, [&](int c, int i) {
     return plain_pair<Cfg>(p, d, c, i, first_row + 8 * i, col0 + 8 * c);
   });
 }

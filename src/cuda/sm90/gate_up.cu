@@ -17,8 +17,11 @@ Status launch_typed(const GemmLaunch& launch, GemmParams& params) noexcept {
                           : launch_config<GemmConfig<GemmKind::kGateUp, Element, 192, 5, 1, true>>(
                                 launch, params);
   }
-  if (t.pingpong && t.tile_n == 160 && t.cluster == 2) {
-    return launch_config<GemmConfig<GemmKind::kGateUp, Element, 160, 5, 2, true>>(launch, params);
+  if (t.pingpong && t.tile_n == 160) {
+    return t.cluster == 2 ? launch_config<GemmConfig<GemmKind::kGateUp, Element, 160, 6, 2, true>>(
+                                launch, params)
+                          : launch_config<GemmConfig<GemmKind::kGateUp, Element, 160, 6, 1, true>>(
+                                launch, params);
   }
   if (t.pingpong && t.tile_n == 128) {
     return t.cluster == 2 ? launch_config<GemmConfig<GemmKind::kGateUp, Element, 128, 6, 2, true>>(

@@ -47,6 +47,8 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
   const int arrival = max(0, k_blocks - kAhead);
   const int clusters = static_cast<int>(gridDim.x) / Cfg::kCluster;
   const int in_full_turns = p.order.tiles / clusters * clusters;
+  // A box of x is no higher than x. What lies below in the stage makes rows that nobody stores.
+  const int input_bytes = Cfg::kTransposedA ? Cfg::kABytes : min(p.m, kTileM) * kTileK * 2;
   Step step(p.step_word);
   bool waited = false;
   if (p.weights_static == 0) {
@@ -55,7 +57,7 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
   }
   for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += clusters) {
     const Tile tile = tile_at<Cfg>(p.order, t);
-    const int stage_bytes = tile.narrow ? Cfg::kABytes + kBoxBytes : Cfg::kStageBytes;
+    const int stage_bytes = input_bytes + (tile.narrow ? kBoxBytes : Cfg::kBBytes);
     if (t >= clusters) step.wait();
     for (int k = 0; k < k_blocks; ++k) {
       if (k == arrival && t < in_full_turns) step.arrive();
@@ -76,58 +78,49 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
   ptx::launch_dependents();
 }
 
+// On the 128 threads of a consumer: its last store has read the out tile, which may be written.
+__device__ __forceinline__ void open_tile(int consumer) {
+  if (threadIdx.x % 128 == 0) ptx::bulk_wait_read();
+  ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
+}
+
+// Stores the out tile that all of them have written.
 template <class Cfg>
 __device__ __forceinline__ void store_tile(const GemmParams& p, const CUtensorMap& map,
-                                           const char* out, Tile tile, int m0) {
+                                           const char* out, Tile tile, int row, int consumer) {
+  ptx::fence_shared_for_async();
+  ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
+  if (threadIdx.x % 128 != 0) return;
 #pragma unroll
   for (int box = 0; box < Cfg::kOutCols / Cfg::kOutBoxCols; ++box) {
-    store_box(p, map, out + box * Cfg::kOutBoxRows * Cfg::kOutBoxCols * 2,
-              tile.n * Cfg::kOutCols + box * Cfg::kOutBoxCols, m0);
+    store_box(p, map, out + box * kOutRows * Cfg::kOutBoxCols * 2,
+              tile.n * Cfg::kOutCols + box * Cfg::kOutBoxCols, row);
   }
   ptx::bulk_commit();
 }
 
-// Fills the out tile by `write`, on the 128 threads of a consumer, and stores it. The consumer's
-// last store has read the tile before anyone writes.
-template <class Cfg, class Write>
-__device__ __forceinline__ void put_tile(const GemmParams& p, const CUtensorMap& map, char* out,
-                                         Tile tile, int m0, int consumer, const Write& write) {
-  const bool leader = threadIdx.x % 128 == 0;
-  if (leader) ptx::bulk_wait_read();
-  ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
-  write();
-  ptx::fence_shared_for_async();
-  ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
-  if (leader) store_tile<Cfg>(p, map, out, tile, m0);
-}
-
-// What gate_up and down make of kHalves x 64 rows of sums, through one out tile in turn.
+// What gate_up and down make of kHalves x 64 rows of sums, 64 at a time through one out tile.
 template <class Cfg, int kHalves>
 __device__ __forceinline__ void put_outputs(const GemmParams& p, char* out, Tile tile, int m0,
                                             int consumer, float (&d)[kHalves][Cfg::kTileN / 2]) {
-  if constexpr (Cfg::kKind == GemmKind::kGateUp) {
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) add_biases<Cfg>(p, tile, d[half]);
-    put_tile<Cfg>(p, p.out, out, tile, m0, consumer, [&] {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) gate_rows<Cfg>(p, out, 64 * half, d[half]);
-    });
-    if (p.save == 0) return;
-    put_tile<Cfg>(p, p.g, out, tile, m0, consumer, [&] {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) half_rows<Cfg>(p, false, out, 64 * half, d[half]);
-    });
-    put_tile<Cfg>(p, p.u, out, tile, m0, consumer, [&] {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) half_rows<Cfg>(p, true, out, 64 * half, d[half]);
-    });
-  } else {
-    put_tile<Cfg>(p, p.out, out, tile, m0, consumer, [&] {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        plain_rows<Cfg>(p, tile, m0, out, 64 * half, d[half]);
-      }
-    });
+  for (int half = 0; half < kHalves; ++half) {
+    const int row = m0 + kOutRows * half;
+    open_tile(consumer);
+    if constexpr (Cfg::kKind == GemmKind::kGateUp) {
+      add_biases<Cfg>(p, tile, d[half]);
+      gate_rows<Cfg>(p, out, d[half]);
+    } else {
+      plain_rows<Cfg>(p, tile, row, out, d[half]);
+    }
+    store_tile<Cfg>(p, p.out, out, tile, row, consumer);
+    if (Cfg::kKind != GemmKind::kGateUp || p.save == 0) continue;
+    open_tile(consumer);
+    half_rows<Cfg>(p, false, out, d[half]);
+    store_tile<Cfg>(p, p.g, out, tile, row, consumer);
+    open_tile(consumer);
+    half_rows<Cfg>(p, true, out, d[half]);
+    store_tile<Cfg>(p, p.u, out, tile, row, consumer);
   }
 }
 
@@ -136,14 +129,16 @@ __device__ __forceinline__ void consume_pingpong(const GemmParams& p, const Smem
                                                  int consumer, int rank) {
   const bool leader = threadIdx.x % 128 == 0;
   if (consumer == 1) ptx::named_barrier_arrive(kOutTileBarrier + 0, 256);
-  pingpong<Cfg>(p, smem, consumer, [&](int, int t, float(&d)[2][Cfg::kTileN / 2]) {
+  // NOTE: by its length the compiler would call it, with the sums in memory.
+  const auto finish = [&](int, int t, float(&d)[2][Cfg::kTileN / 2])
+      __attribute__((always_inline)) {
     const Tile tile = tile_at<Cfg>(p.order, t);
     ptx::named_barrier_sync(kOutTileBarrier + consumer, 256);
     put_outputs<Cfg, 2>(p, smem.out(), tile, first_row<Cfg>(tile, rank), consumer, d);
-    if (leader) ptx::bulk_wait_read();
-    ptx::named_barrier_sync(kOwnBarrier + consumer, 128);
+    open_tile(consumer);
     ptx::named_barrier_arrive(kOutTileBarrier + (consumer ^ 1), 256);
-  });
+  };
+  pingpong<Cfg>(p, smem, consumer, finish);
   if (leader) ptx::bulk_wait();
 }
 
@@ -151,7 +146,7 @@ template <class Cfg>
 __device__ __forceinline__ void consume_cooperative(const GemmParams& p, const Smem<Cfg>& smem,
                                                     int consumer, int rank) {
   const int k_blocks = k_blocks_of<Cfg>(p);
-  char* out = smem.out() + consumer * (Cfg::kOutTileBytes / 2);
+  char* out = smem.out() + consumer * Cfg::kOutTileBytes;
   RingCursor<Cfg> ring;
   for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += gridDim.x / Cfg::kCluster) {
     const Tile tile = tile_at<Cfg>(p.order, t);
@@ -183,6 +178,10 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
   const Smem<Cfg> smem{raw};
   const int warpgroup = warpgroup_index();
   const int rank = Cfg::kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
+  if (threadIdx.x == 256) {
+    ptx::prefetch_tensor_map(p.x);
+    ptx::prefetch_tensor_map(p.w);
+  }
   if (threadIdx.x == 0) {
     for (int s = 0; s < Cfg::kStages; ++s) {
       ptx::mbarrier_init(smem.full(s), 1);

@@ -17,6 +17,7 @@ constexpr Tiling kGateUp[] = {
     {.tile_n = 160, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 128, .cluster = 2, .pingpong = true, .group = 8},
     {.tile_n = 192, .cluster = 1, .pingpong = true, .group = 16},
+    {.tile_n = 160, .cluster = 1, .pingpong = true, .group = 16},
     {.tile_n = 128, .cluster = 1, .pingpong = true, .group = 16},
     {.tile_n = 224, .cluster = 1, .pingpong = false, .group = 16},
     {.tile_n = 224, .cluster = 1, .pingpong = false, .group = 16, .rows = 128, .stream_k = true},
@@ -51,7 +52,7 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 double efficiency(const Tiling& t, GemmKind kind, std::int64_t row_tiles) {
   const bool shared = t.cluster == 2 || row_tiles == 1;
   if (t.tile_n == 224) return 0.95;
-  if (t.tile_n == 160) return 0.99;
+  if (t.tile_n == 160) return shared ? 0.99 : 0.96;
   if (t.tile_n == 192) return shared ? 1.0 : 0.97;
   if (!shared) return 0.5;
   return kind == GemmKind::kDown ? 0.99 : kind == GemmKind::kGateUp ? 0.97 : 0.955;
@@ -246,8 +247,7 @@ std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
 
 Box out_box(const Tiling& t, GemmKind kind) noexcept {
   const int cols = kind == GemmKind::kGateUp ? t.tile_n / 2 : t.tile_n;
-  const bool halves = kind == GemmKind::kGateUpGrad || !t.pingpong;
-  return {cols % 64 == 0 ? 64 : cols % 32 == 0 ? 32 : 16, halves ? kTileM / 2 : kTileM};
+  return {cols % 64 == 0 ? 64 : cols % 32 == 0 ? 32 : 16, kOutRows};
 }
 
 void name_tiling(const Tiling& t, std::span<char> out) noexcept {

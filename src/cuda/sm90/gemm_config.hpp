@@ -10,8 +10,9 @@
 
 namespace sluice::cuda::sm90 {
 
-inline constexpr int kTileM = 128;  ///< rows of x a CTA, but under stream-K
-inline constexpr int kTileK = 64;   ///< of a stage; 128 bytes: one swizzle atom
+inline constexpr int kTileM = 128;   ///< rows of x a CTA, but under stream-K
+inline constexpr int kTileK = 64;    ///< of a stage; 128 bytes: one swizzle atom
+inline constexpr int kOutRows = 64;  ///< of the out tile: what a consumer finishes at a time
 /// Operands with k along their rows come by boxes of so many columns; a narrow tile has one.
 inline constexpr int kColumnBox = 64;
 

@@ -33,15 +33,14 @@ struct GemmConfig {
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kOutCols = kKind == GemmKind::kGateUp ? kTileN / 2 : kTileN;
   static constexpr int kOutBoxCols = kOutCols % 64 == 0 ? 64 : kOutCols % 32 == 0 ? 32 : 16;
-  static constexpr int kOutBoxRows = kPingpong ? kTileM : kTileM / 2;
-  static constexpr int kOutTileBytes = kTileM * kOutCols * 2;
+  static constexpr int kOutTileBytes = kOutRows * kOutCols * 2;
   // gate_up_grad's tiles come and go by pieces of 64 x 64; a slot holds one of g and one of u.
   static constexpr int kPieces = 2 * (kTileN / kColumnBox);
   static constexpr int kSlots = 4;
   static constexpr int kPieceBytes = 64 * kColumnBox * 2;
   static constexpr int kOutBytes = kFromRegisters ? 0
                                    : kGateGrad    ? 2 * kSlots * kPieceBytes
-                                                  : kOutTileBytes;
+                                                  : kOutTileBytes * (kPingpong ? 1 : 2);
   // 128 x producer + 256 x consumer is at most 384 x 168. NOTE: with fewer than 40 the producer
   // spills, which took 2 to 4 % of gate_up_grad's time.
   static constexpr int kProducerRegisters = 40;
@@ -53,10 +52,11 @@ struct GemmConfig {
 template <class Cfg>
 Status launch_config(const GemmLaunch& launch, GemmParams& p) noexcept {
   LaunchShape launched;
-  launched.grid = dim3(static_cast<unsigned>(set_order(launch, Cfg::kKind, p)));
+  const int ctas = set_order(launch, Cfg::kKind, p);
+  launched.grid = dim3(static_cast<unsigned>(ctas));
   launched.block = dim3(kThreads);
   launched.smem_bytes = Cfg::kSmemBytes;
-  launched.programmatic = launch.programmatic;
+  launched.programmatic = starts_early(ctas, launch.sm_count);
   launched.cluster = Cfg::kCluster;
   return cuda::launch<gemm<Cfg>>(launch.device, launched, launch.stream, p);
 }

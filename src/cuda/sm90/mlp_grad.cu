@@ -24,8 +24,8 @@ Status launch_typed(const GemmLaunch& launch, GemmParams& params) noexcept {
 
 Status launch_input_grad(const GemmLaunch& launch, GemmParams& params) noexcept {
   constexpr GemmKind kKind = GemmKind::kInputGrad;
-  return launch.dtype == DType::kF16 ? launch_typed<kKind, 4, 6, __half>(launch, params)
-                                     : launch_typed<kKind, 4, 6, __nv_bfloat16>(launch, params);
+  return launch.dtype == DType::kF16 ? launch_typed<kKind, 5, 6, __half>(launch, params)
+                                     : launch_typed<kKind, 5, 6, __nv_bfloat16>(launch, params);
 }
 
 Status launch_weight_grad(const GemmLaunch& launch, GemmParams& params) noexcept {

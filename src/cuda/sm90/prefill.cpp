@@ -119,7 +119,7 @@ Status run_forward(const Plan& plan, sm90::Call& call, void* payload, void* head
     if (!plan.problem.save_g_u) g.base = u.base = nullptr;
     SLUICE_TRY(sm90::gate_up(call, tilings.gate_up, h, g, u));
   }
-  return has_down(plan.problem) ? sm90::down(call, tilings.down, h, chain) : Status{};
+  return has_down(plan.problem) ? sm90::down(call, tilings.down, h) : Status{};
 }
 
 }  // namespace

@@ -31,11 +31,9 @@ Status encode_boxes(const Matrix& matrix, const Box& box, CUtensorMap& out) {
   return {};
 }
 
-// The A operand: x, h or dy.
-constexpr Box kInputBox{kTileK, kTileM};
-
-// The same under stream-K: the rows that there are.
-Box stream_k_box(const Call& call, const Tiling& tiling) {
+// The A operand, x, h, dy or dg: the rows that there are, since those behind the matrix would cost
+// more than those of it.
+Box input_box(const Call& call, const Tiling& tiling) {
   return {kTileK, static_cast<int>(std::min<std::int64_t>(call.problem.m, tiling.rows))};
 }
 
@@ -64,9 +62,8 @@ GemmParams params_of(const Call& call, std::int64_t n, std::int64_t k) {
   return params;
 }
 
-GemmLaunch launch_of(const Call& call, const Tiling& tiling, bool programmatic) {
-  return {tiling,       call.problem.x_dtype, call.device.ordinal, call.device.sm_count,
-          programmatic, call.stream};
+GemmLaunch launch_of(const Call& call, const Tiling& tiling) {
+  return {tiling, call.problem.x_dtype, call.device.ordinal, call.device.sm_count, call.stream};
 }
 
 // A B operand with k along its rows: each CTA of a cluster brings its share of them.
@@ -107,24 +104,24 @@ Status gate_up(const Call& call, const Tiling& tiling, const Matrix& h, const Ma
   }
   const Matrix x = call.at(Operand::kX);
   if (tiling.stream_k) {
-    const Box rows = stream_k_box(call, tiling);
+    const Box rows = input_box(call, tiling);
     SLUICE_TRY(encode_boxes(x, rows, params.x));
     StreamKParams streamed = stream_k_params(call, rows, params, h);
     streamed.g = rows_of(g);
     streamed.u = rows_of(u);
-    return launch_stream_k(launch_of(call, tiling, true), GemmKind::kGateUp, streamed);
+    return launch_stream_k(launch_of(call, tiling), GemmKind::kGateUp, streamed);
   }
-  SLUICE_TRY(encode_boxes(x, kInputBox, params.x));
+  SLUICE_TRY(encode_boxes(x, input_box(call, tiling), params.x));
   const Box box = out_box(tiling, GemmKind::kGateUp);
   SLUICE_TRY(encode_boxes(h, box, params.out));
   if (params.save != 0) {
     SLUICE_TRY(encode_boxes(g, box, params.g));
     SLUICE_TRY(encode_boxes(u, box, params.u));
   }
-  return launch_gate_up(launch_of(call, tiling, false), params);
+  return launch_gate_up(launch_of(call, tiling), params);
 }
 
-Status down(const Call& call, const Tiling& tiling, const Matrix& h, bool programmatic) noexcept {
+Status down(const Call& call, const Tiling& tiling, const Matrix& h) noexcept {
   const Problem& p = call.problem;
   GemmParams params = params_of(call, p.d, p.h);
   SLUICE_TRY(
@@ -137,20 +134,20 @@ Status down(const Call& call, const Tiling& tiling, const Matrix& h, bool progra
   }
   const Matrix y = call.at(Operand::kY);
   if (tiling.stream_k) {
-    const Box rows = stream_k_box(call, tiling);
+    const Box rows = input_box(call, tiling);
     SLUICE_TRY(encode_boxes(h, rows, params.x));
     StreamKParams streamed = stream_k_params(call, rows, params, y);
-    return launch_stream_k(launch_of(call, tiling, true), GemmKind::kDown, streamed);
+    return launch_stream_k(launch_of(call, tiling), GemmKind::kDown, streamed);
   }
-  SLUICE_TRY(encode_boxes(h, kInputBox, params.x));
+  SLUICE_TRY(encode_boxes(h, input_box(call, tiling), params.x));
   SLUICE_TRY(encode_boxes(y, out_box(tiling, GemmKind::kDown), params.out));
-  return launch_down(launch_of(call, tiling, programmatic), params);
+  return launch_down(launch_of(call, tiling), params);
 }
 
 Status gate_up_grad(const Call& call, const Tiling& tiling, const Matrix& g, const Matrix& u,
                     const Matrix& dg, const Matrix& du, const Matrix& h) noexcept {
   GemmParams params = params_of(call, call.problem.h, call.problem.d);
-  SLUICE_TRY(encode_boxes(call.at(Operand::kDy), kInputBox, params.x));
+  SLUICE_TRY(encode_boxes(call.at(Operand::kDy), input_box(call, tiling), params.x));
   // W_down [D, H] is the B operand as it lies, one row of k after the other.
   SLUICE_TRY(encode_boxes(call.at(Operand::kWDown), column_box(tiling), params.w));
   const Box box = out_box(tiling, GemmKind::kGateUpGrad);
@@ -162,19 +159,19 @@ Status gate_up_grad(const Call& call, const Tiling& tiling, const Matrix& g, con
     params.writes_h = 1;
     SLUICE_TRY(encode_boxes(h, box, params.out));
   }
-  return launch_gate_up_grad(launch_of(call, tiling, false), params);
+  return launch_gate_up_grad(launch_of(call, tiling), params);
 }
 
 Status input_grad(const Call& call, const Tiling& tiling, const Matrix& dg,
                   const Matrix& du) noexcept {
   GemmParams params = params_of(call, call.problem.d, call.problem.h);
-  SLUICE_TRY(encode_boxes(dg, kInputBox, params.x));
-  SLUICE_TRY(encode_boxes(du, kInputBox, params.x2));
+  SLUICE_TRY(encode_boxes(dg, input_box(call, tiling), params.x));
+  SLUICE_TRY(encode_boxes(du, input_box(call, tiling), params.x2));
   SLUICE_TRY(encode_boxes(call.at(Operand::kWGate), column_box(tiling), params.w));
   SLUICE_TRY(encode_boxes(call.at(Operand::kWUp), column_box(tiling), params.w2));
   SLUICE_TRY(
       encode_boxes(call.at(Operand::kDx), out_box(tiling, GemmKind::kInputGrad), params.out));
-  return launch_input_grad(launch_of(call, tiling, false), params);
+  return launch_input_grad(launch_of(call, tiling), params);
 }
 
 Status weight_grad(const Call& call, const Tiling& tiling, const Matrix& left, const Matrix& right,
@@ -191,7 +188,7 @@ Status weight_grad(const Call& call, const Tiling& tiling, const Matrix& left, c
                  .block_stride_bytes = layout.block_stride_bytes,
                  .fp32 = out.spec.dtype == DType::kF32 ? 1 : 0,
                  .accumulate = call.problem.accumulate_dw ? 1 : 0};
-  return launch_weight_grad(launch_of(call, tiling, false), params);
+  return launch_weight_grad(launch_of(call, tiling), params);
 }
 
 }  // namespace sluice::cuda::sm90

@@ -43,8 +43,8 @@ struct Call {
 Status gate_up(const Call& call, const Tiling& tiling, const Matrix& h, const Matrix& g,
                const Matrix& u) noexcept;
 
-/// y from h. Programmatic: may start while the launch before it ends.
-Status down(const Call& call, const Tiling& tiling, const Matrix& h, bool programmatic) noexcept;
+/// y from h.
+Status down(const Call& call, const Tiling& tiling, const Matrix& h) noexcept;
 
 /// dg and du, and h where it has a base, from dy, g and u.
 Status gate_up_grad(const Call& call, const Tiling& tiling, const Matrix& g, const Matrix& u,

@@ -224,15 +224,16 @@ __device__ __forceinline__ void finish_turn(const StreamKParams& p, Tile tile, i
   const GemmParams& gemm = p.gemm;
   if constexpr (Cfg::kKind == GemmKind::kGateUp) {
     add_biases<Cfg>(gemm, tile, d);
+    const PairOrder order = pair_order(gemm);
     tile::with_epilogue_gate(gemm.gate, [&](const Gate& gate) {
       write_rows<Cfg>(p, p.out, tile, row0,
-                      [&](int c, int i) { return gated_pair<Cfg>(gemm, gate, d, c, i); });
+                      [&](int c, int i) { return gated_pair<Cfg>(order, gate, d, c, i); });
     });
     if (gemm.save == 0) return;
     write_rows<Cfg>(p, p.g, tile, row0,
-                    [&](int c, int i) { return half_pair<Cfg>(gemm, false, d, c, i); });
+                    [&](int c, int i) { return half_pair<Cfg>(order, false, d, c, i); });
     write_rows<Cfg>(p, p.u, tile, row0,
-                    [&](int c, int i) { return half_pair<Cfg>(gemm, true, d, c, i); });
+                    [&](int c, int i) { return half_pair<Cfg>(order, true, d, c, i); });
   } else {
     const int lane = threadIdx.x % 32;
     const int col0 = tile.n * Cfg::kOutCols + lane % 4 * 2;
