@@ -82,7 +82,8 @@ struct Wgmma;
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 #define SLUICE_D32(i) SLUICE_D8(i), SLUICE_D8(i + 8), SLUICE_D8(i + 16), SLUICE_D8(i + 24)
-#define SLUICE_REGS16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define SLUICE_REGS8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define SLUICE_REGS16 SLUICE_REGS8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SLUICE_REGS32 \
   SLUICE_REGS16       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -126,6 +127,7 @@ struct Wgmma;
   SLUICE_WGMMA_OF(N, __half, "f16", regs, a, b, first, tb, ta, __VA_ARGS__)
 
 // Few columns: the tokens of a decode step, beside 64 rows of weights.
+SLUICE_WGMMA(16, SLUICE_REGS8, 8, 9, 10, 11, 12, SLUICE_D8(0))
 SLUICE_WGMMA(32, SLUICE_REGS16, 16, 17, 18, 19, 20, SLUICE_D8(0), SLUICE_D8(8))
 SLUICE_WGMMA(64, SLUICE_REGS32, 32, 33, 34, 35, 36, SLUICE_D32(0))
 SLUICE_WGMMA(96, SLUICE_REGS48, 48, 49, 50, 51, 52, SLUICE_D32(0), SLUICE_D8(32), SLUICE_D8(40))
@@ -148,6 +150,7 @@ SLUICE_WGMMA(256, SLUICE_REGS128, 128, 129, 130, 131, 132, SLUICE_D32(0), SLUICE
 #undef SLUICE_REGS48
 #undef SLUICE_REGS32
 #undef SLUICE_REGS16
+#undef SLUICE_REGS8
 #undef SLUICE_D32
 #undef SLUICE_D8
 

@@ -127,7 +127,8 @@ struct Tilings {
 };
 
 // "t16r64k256s5", or of two launches "b64r128k128s4+r64k256s3x2" where both are for as many tokens
-// (a deferred norm's "n" is gate_up's alone), "t16r64k256s5+b32r64k128s9x4" where not.
+// and of a kind (a deferred norm's "n" is gate_up's alone), "t16r64k256s5+b16r64k256s5x2" where
+// not.
 Config make_config(const char* family, const Problem& p, const Tilings& tilings) {
   char gate_up[24];
   char down[24];
@@ -135,7 +136,8 @@ Config make_config(const char* family, const Problem& p, const Tilings& tilings)
   sm90::name_decode_tiling(tilings.gate_up, gate_up);
   sm90::name_decode_tiling(tilings.down, down);
   const bool one = tilings.gate_up == tilings.down;
-  const bool same_kind = tilings.gate_up.tokens == tilings.down.tokens;
+  const bool same_kind =
+      tilings.gate_up.tokens == tilings.down.tokens && tilings.gate_up.boxes == tilings.down.boxes;
   std::snprintf(name, sizeof(name), "sm90.%s.%s.%s%s%s", family, to_string(p.op), gate_up,
                 one ? "" : "+",
                 one         ? ""

@@ -42,9 +42,10 @@ Status launch_typed(const DecodeLaunch& launch, const DecodeParams& params) noex
   return launch_first<RowsConfig<E, 8, 32, 512, 5>, RowsConfig<E, 8, 32, 256, 5>,
                       RowsConfig<E, 8, 16, 512, 4>, RowsConfig<E, 16, 32, 256, 4>,
                       RowsConfig<E, 16, 16, 512, 3>, RowsConfig<E, 16, 64, 256, 5>,
-                      RowsConfig<E, 16, 32, 512, 4>, BoxesConfig<E, 32, 64, 128, 9>,
-                      BoxesConfig<E, 32, 128, 128, 5>, BoxesConfig<E, 64, 64, 256, 3>,
-                      BoxesConfig<E, 64, 128, 128, 4>>(launch, params);
+                      RowsConfig<E, 16, 32, 512, 4>, BoxesConfig<E, 16, 64, 256, 5>,
+                      BoxesConfig<E, 32, 64, 128, 9>, BoxesConfig<E, 32, 128, 128, 5>,
+                      BoxesConfig<E, 64, 64, 256, 3>, BoxesConfig<E, 64, 128, 128, 4>>(launch,
+                                                                                       params);
 }
 
 }  // namespace

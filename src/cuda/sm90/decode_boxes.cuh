@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode kernel for more than 16 tokens, and from 9 on in small models with many rows: weights
+// The decode kernel for more than 16 tokens, and from 9 on where that is faster: weights
 // come by tensor maps as boxes of 16 rows x 64 columns and are the A operand of wgmma (64 rows),
 // tokens the B operand. Two warpgroups take the blocks of a CTA in turns, one multiplies while the
 // other stores, or have half of each. Two or four CTAs, a cluster, may divide K. See
@@ -299,7 +299,9 @@ __device__ __forceinline__ void consume_boxes(const DecodeParams& p, const Decod
     if (Cfg::kTurns) ptx::named_barrier_arrive(kRingBarrier + (warpgroup ^ 1), kConsumers);
     ptx::wgmma_fence_accumulators(d);
     if (p.split == 2) exchange_sums<Cfg, 2>(p, smem, rank, d);
-    if (p.split == 4) exchange_sums<Cfg, 4>(p, smem, rank, d);
+    if constexpr (Cfg::kTokens >= 4 * kSliceTokens) {
+      if (p.split == 4) exchange_sums<Cfg, 4>(p, smem, rank, d);
+    }
     const OwnTokens tokens(p.split, rank);
     if constexpr (kGated) {
       finish_pairs<Cfg>(p, phase.block(b), tokens, d);

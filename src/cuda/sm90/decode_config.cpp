@@ -22,13 +22,16 @@ constexpr DecodeTiling kTilings[] = {
     {.tokens = 16, .rows = 32, .depth = 512, .stages = 4},
     {.tokens = 16, .rows = 32, .depth = 256, .stages = 4, .half = true},
     {.tokens = 16, .rows = 16, .depth = 512, .stages = 3, .half = true},
+    {.tokens = 16, .rows = 64, .depth = 256, .stages = 5, .boxes = true},
     {.tokens = 32, .rows = 64, .depth = 128, .stages = 9, .boxes = true},
     {.tokens = 32, .rows = 128, .depth = 128, .stages = 5, .boxes = true},
     {.tokens = 64, .rows = 64, .depth = 256, .stages = 3, .boxes = true},
     {.tokens = 64, .rows = 128, .depth = 128, .stages = 4, .boxes = true},
 };
 constexpr double kMemoryBytesPerUs = 34e3;  // of an SM: 4.5 TB/s over 132
-constexpr double kMemoryLatencyUs = 2.5;    // 79 KB in flight stream 8 % slower than 155 KB
+constexpr double kMemoryLatencyUs = 2.8;    // 79 KB in flight stream 8 % slower than 155 KB
+// Rows beside 9 to 16 tokens: what a consumer holds of a stage is not in flight.
+constexpr double kRowsOfTwoSlicesBytesPerUs = 32e3;
 // Of an SM, weights and activations together: log of the kernel's page.
 constexpr double kRowsBytesPerUs = 50e3;
 constexpr double kBoxesBytesPerUs = 62e3;
@@ -36,13 +39,16 @@ constexpr double kBoxesBytesPerUs = 62e3;
 constexpr double kSmallModelBytes = 800e3;
 // Of an SM, of down behind gate_up: what memory gives it until the next CTA's first bytes come.
 constexpr int kPrefetchBytes = 64 << 10;
-// Of boxes, fitted to 300 times of launches and chains: what a stage costs beside its bytes; a
-// wgmma of 64 rows and tokens; an exchange of sums and the clusters that it needs; the gate and
-// stores of a block of both warpgroups, beside which nobody multiplies, of 64 tokens.
+constexpr int kBoxesPrefetchBytes = 32 << 10;
+// Of boxes, fitted to 300 times of launches and chains, those behind kWgmmaUs again to 250 with
+// maps that fetch 128 bytes: what a stage costs beside its bytes; a wgmma of 64 rows and tokens; an
+// exchange of sums and the clusters that it needs; the gate and stores of a block of both
+// warpgroups, beside which nobody multiplies, of 64 tokens; activations that memory hides.
 constexpr double kStageUs = 0.05;
 constexpr double kWgmmaUs = 0.02;
-constexpr double kExchangeUs = 1.5;
-constexpr double kBothFinishUs = 1.8;
+constexpr double kExchangeUs = 1.2;
+constexpr double kBothFinishUs = 1.5;
+constexpr double kHiddenBytesPerUs = 600e3;
 
 double ceil_div(double a, double b) {
   return static_cast<double>(static_cast<std::int64_t>((a + b - 1) / b));
@@ -53,7 +59,9 @@ double ceil_div(double a, double b) {
 double stream_us(const DecodeTiling& t, double rows, double slots, double columns, double m) {
   const double blocks = ceil_div(rows, slots);
   const double in_flight = t.stages * (rows / blocks) * std::min<double>(t.depth, columns) * 2;
-  const double memory = std::min(kMemoryBytesPerUs, in_flight / kMemoryLatencyUs);
+  const bool two_slices = !t.boxes && t.tokens > kDecodeRowTokens;
+  const double most = two_slices ? kRowsOfTwoSlicesBytesPerUs : kMemoryBytesPerUs;
+  const double memory = std::min(most, in_flight / kMemoryLatencyUs);
   const double weights = rows * columns * 2;
   const double activations = blocks * columns * m * 2;
   const double ingest = t.boxes ? kBoxesBytesPerUs : kRowsBytesPerUs;
@@ -63,7 +71,8 @@ double stream_us(const DecodeTiling& t, double rows, double slots, double column
   const double wgmma = t.depth / 16.0 * (t.rows / 64.0) * tokens * kWgmmaUs;
   const double finish = t.rows > 64 ? tokens * kBothFinishUs : 0;
   const double stages = blocks * ceil_div(columns, t.depth);
-  return std::max(us, stages * (wgmma + kStageUs)) + blocks * finish;
+  return std::max(us + activations / kHiddenBytesPerUs, stages * (wgmma + kStageUs)) +
+         blocks * finish;
 }
 
 // Rows of the largest share of `total` rows (of gate_up: pairs).
@@ -86,6 +95,7 @@ bool has_grid_barrier(const DecodeShape& s) { return (s.gate_up && s.down) || s.
 // Whether clusters of `split` CTAs can divide K: each cluster's rows must be one block.
 bool can_divide(const DecodeTiling& t, int split, const DecodeShape& s) {
   if (!t.boxes || has_grid_barrier(s) || s.sm_count < split) return false;
+  if (split > t.tokens / 8) return false;  // slices of eight tokens are dealt out
   const std::int64_t groups = clusters(split, s.sm_count);
   const std::int64_t boxes = units_of(static_cast<int>(s.down ? s.d : s.h), true, s.gate_up);
   return (boxes + groups - 1) / groups <= t.rows / kMmaRows;
@@ -167,19 +177,28 @@ int decode_ctas(const DecodeTiling& t, bool down, std::int64_t rows, int sm_coun
 
 WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& down, int d, int h,
                                int sm_count) noexcept {
-  if (gate_up.boxes || gate_up.half || down.boxes) return {};
+  // Of more tokens the copies of activations want what it takes.
+  const int widest = std::max(gate_up.tokens, down.tokens);
+  if (gate_up.half || widest > kDecodeSpanTokens) return {};
   WeightPrefetch next;
   next.ctas = decode_ctas(down, true, d, sm_count);
-  next.shares = even_shares(d, next.ctas);
-  const auto first_block = [&](int cta) {
-    return make_phase(next.shares.part(cta), down.rows, h, down.depth).block(0).size();
+  next.split = down.split;
+  next.depth = down.depth;
+  next.unit_rows = unit_size(down.boxes, false);
+  next.shares = even_shares(units_of(d, down.boxes, false), next.ctas / down.split);
+  next.chunks = even_shares((h + down.depth - 1) / down.depth, down.split);
+  const auto first_block = [&](int group) {
+    return make_phase(next.shares.part(group), down.rows / next.unit_rows, h, down.depth)
+        .block(0)
+        .size();
   };
   next.larger_block = first_block(0);
-  next.smaller_block = first_block(next.ctas - 1);
+  next.smaller_block = first_block(next.ctas / down.split - 1);
   // A larger share may be cut once more, into smaller blocks.
-  const int rows = std::max(next.larger_block, next.smaller_block);
+  const int rows = std::max(next.larger_block, next.smaller_block) * next.unit_rows;
   if (rows == 0) return {};
-  next.columns = std::min(kPrefetchBytes / (2 * rows) / kSpanColumns * kSpanColumns, h);
+  const int bytes = down.boxes ? kBoxesPrefetchBytes : kPrefetchBytes;
+  next.columns = std::min(bytes / (2 * rows) / kSpanColumns * kSpanColumns, h);
   return next;
 }
 

@@ -52,11 +52,11 @@ struct DecodeShape {
 /// ranks tilings, no prediction.
 [[nodiscard]] double decode_model_us(const DecodeTiling& tiling, const DecodeShape& shape) noexcept;
 
-/// The narrowest tilings that hold the shape's tokens, and for 9 to 16 tokens also the narrowest by
-/// boxes. For one operator alone those by boxes also with K divided where a cluster's rows are one
-/// block, and in small models half rings; with a deferred norm those made for it. By
-/// decode_model_us(), equal ones in the order of decode_tilings(), but what suits a small model
-/// first. Writes at most out.size(), returns how many there are.
+/// The narrowest tilings that hold the shape's tokens, and for 9 to 16 tokens also boxes of 32. For
+/// one operator alone those by boxes also with K divided where a cluster's rows are one block, and
+/// in small models half rings; with a deferred norm those made for it. By decode_model_us(), equal
+/// ones in the order of decode_tilings(), but what suits a small model first. Writes at most
+/// out.size(), returns how many there are.
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept;
 
 /// CTAs of a launch: one an SM in whole groups of `split`, but no more groups than units: rows of

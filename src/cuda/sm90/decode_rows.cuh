@@ -28,25 +28,6 @@ __device__ __forceinline__ const char* row_of(const WeightRows& w, int row) {
   return w.base + row / w.block_rows * w.block_bytes + row % w.block_rows * w.row_bytes;
 }
 
-// Brings what the launch behind this one reads first into L2. Its CTA starts on this SM when this
-// one has left, and has its first bytes 3.5 us behind this one's last; in between the SM would ask
-// memory for nothing. NOTE: earlier, with this CTA's last copies, it takes from them what it gains.
-template <class Cfg>
-__device__ __forceinline__ void prefetch_next(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
-                                              int steps, int slot) {
-  constexpr int kStepsLeft = 3;  // copies under way by then
-  static_assert(kStepsLeft <= Cfg::kStages);
-  if (p.next.columns == 0 || steps < kStepsLeft) return;
-  const UnitRange rows = p.next.rows(static_cast<int>(blockIdx.x));
-  tile::RingCursor<Cfg::kStages> ring;
-  ring.skip_to(steps - kStepsLeft);
-  ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
-  if (slot < rows.size()) {
-    ptx::bulk_prefetch_l2(row_of(p.w_down, rows.begin + slot),
-                          static_cast<std::uint32_t>(p.next.columns * 2));
-  }
-}
-
 // Streams the weights of one phase: lane l of weight warp w owns row slot 4 l + w.
 template <class Cfg, bool kGated>
 __device__ __forceinline__ void stream_rows(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
@@ -87,10 +68,6 @@ __device__ __forceinline__ void stream_rows(const DecodeParams& p, const DecodeS
       }
       ring.advance();
     }
-  }
-  // Half rings, two CTAs on an SM, have no such gap.
-  if constexpr (kGated && kResident<Cfg> == 1) {
-    prefetch_next<Cfg>(p, smem, phase.blocks * phase.chunks.size(), slot);
   }
 }
 

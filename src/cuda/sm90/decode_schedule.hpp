@@ -113,17 +113,28 @@ struct DecodePhase {
 /// What a launch of gate_up brings into L2 for the launch of down behind it: of each CTA's first
 /// block of w_down, which it reads first, so many columns. The host divides here too.
 struct WeightPrefetch {
-  EvenShares shares;  ///< rows of w_down to each CTA
+  EvenShares shares;  ///< units of w_down to each group of `split` CTAs
+  EvenShares chunks;  ///< of `depth` columns to each CTA of a group
+  int unit_rows = 1;
   int ctas = 0;
-  int larger_block = 0;  ///< rows of the first block of the larger shares
+  int split = 1;
+  int depth = 0;
+  int larger_block = 0;  ///< units of the first block of the larger shares
   int smaller_block = 0;
   int columns = 0;  ///< 0: none are brought
 
-  /// The first block of a CTA of down; of one that is not there none.
+  /// The rows of the first block of a CTA of down, the last one perhaps beyond the matrix; of one
+  /// that is not there none.
   [[nodiscard]] constexpr UnitRange rows(int cta) const noexcept {
     if (cta >= ctas) return {};
-    const int begin = shares.part(cta).begin;
-    return {begin, begin + (cta < shares.rest ? larger_block : smaller_block)};
+    const int group = cta / split;
+    const int begin = shares.part(group).begin;
+    const int block = group < shares.rest ? larger_block : smaller_block;
+    return {begin * unit_rows, (begin + block) * unit_rows};
+  }
+  /// The first column that the CTA reads of them.
+  [[nodiscard]] constexpr int first_column(int cta) const noexcept {
+    return chunks.part(cta % split).begin * depth;
   }
 };
 
