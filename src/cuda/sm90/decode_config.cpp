@@ -30,11 +30,12 @@ constexpr DecodeTiling kTilings[] = {
 };
 constexpr double kMemoryBytesPerUs = 34e3;  // of an SM: 4.5 TB/s over 132
 constexpr double kMemoryLatencyUs = 2.8;    // 79 KB in flight stream 8 % slower than 155 KB
-// Rows beside 9 to 16 tokens: what a consumer holds of a stage is not in flight.
-constexpr double kRowsOfTwoSlicesBytesPerUs = 32e3;
 // Of an SM, weights and activations together: log of the kernel's page.
 constexpr double kRowsBytesPerUs = 50e3;
 constexpr double kBoxesBytesPerUs = 62e3;
+// Rows beside 9 to 16 tokens, of memory and together: what consumers hold is not in flight.
+constexpr double kTwoSlicesMemoryBytesPerUs = 31e3;
+constexpr double kTwoSlicesBytesPerUs = 40e3;
 // Of an SM, a layer: below it what a launch costs beside its bytes weighs more than a deep ring.
 constexpr double kSmallModelBytes = 800e3;
 // Of an SM, of down behind gate_up: what memory gives it until the next CTA's first bytes come.
@@ -47,8 +48,9 @@ constexpr int kBoxesPrefetchBytes = 32 << 10;
 constexpr double kStageUs = 0.05;
 constexpr double kWgmmaUs = 0.02;
 constexpr double kExchangeUs = 1.2;
-constexpr double kBothFinishUs = 1.5;
-constexpr double kHiddenBytesPerUs = 600e3;
+constexpr double kSmallExchangeUs = 0.4;  // of up to 16 tokens
+constexpr double kBothFinishUs = 1.8;
+constexpr double kHiddenBytesPerUs = 400e3;
 
 double ceil_div(double a, double b) {
   return static_cast<double>(static_cast<std::int64_t>((a + b - 1) / b));
@@ -60,11 +62,13 @@ double stream_us(const DecodeTiling& t, double rows, double slots, double column
   const double blocks = ceil_div(rows, slots);
   const double in_flight = t.stages * (rows / blocks) * std::min<double>(t.depth, columns) * 2;
   const bool two_slices = !t.boxes && t.tokens > kDecodeRowTokens;
-  const double most = two_slices ? kRowsOfTwoSlicesBytesPerUs : kMemoryBytesPerUs;
+  const double most = two_slices ? kTwoSlicesMemoryBytesPerUs : kMemoryBytesPerUs;
   const double memory = std::min(most, in_flight / kMemoryLatencyUs);
   const double weights = rows * columns * 2;
   const double activations = blocks * columns * m * 2;
-  const double ingest = t.boxes ? kBoxesBytesPerUs : kRowsBytesPerUs;
+  const double ingest = t.boxes      ? kBoxesBytesPerUs
+                        : two_slices ? kTwoSlicesBytesPerUs
+                                     : kRowsBytesPerUs;
   const double us = std::max(weights / memory, (weights + activations) / ingest);
   if (!t.boxes) return us;
   const double tokens = t.tokens / 64.0;
@@ -131,7 +135,8 @@ double decode_model_us(const DecodeTiling& t, const DecodeShape& s) noexcept {
   const auto m = static_cast<double>(s.norm_rows > 0 ? s.norm_rows : s.m);
   const auto d = static_cast<double>(s.d);
   const auto h = static_cast<double>(s.h);
-  double us = t.split > 1 ? kExchangeUs : 0;
+  double us = 0;
+  if (t.split > 1) us = t.tokens > kDecodeSpanTokens ? kExchangeUs : kSmallExchangeUs;
   if (s.gate_up) {
     // In one launch of both the CTAs are those of down.
     const double rows = s.down ? 2 * ceil_div(h, decode_ctas(t, true, s.d, s.sm_count))
