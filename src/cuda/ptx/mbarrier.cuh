@@ -39,8 +39,12 @@ __device__ __forceinline__ void mbarrier_arrive_expect_bytes(std::uint64_t& barr
       : "memory");
 }
 
+/// Who completes the phases of a barrier: this CTA and its copies, or other CTAs of the cluster.
+enum class Completer { kCta, kCluster };
+
 /// Waits until the phase of parity `parity` (0 for the first) has completed. A debug build traps
 /// after some seconds, which the stream reports as an error.
+template <Completer kCompleter = Completer::kCta>
 __device__ __forceinline__ void mbarrier_wait(std::uint64_t& barrier, std::uint32_t parity) {
 #if defined(SLUICE_CUDA_DEBUG)
   constexpr long long kStuckClocks = 1LL << 33;  // 4 to 5 s
@@ -51,15 +55,27 @@ __device__ __forceinline__ void mbarrier_wait(std::uint64_t& barrier, std::uint3
 #if defined(SLUICE_CUDA_DEBUG)
     if (clock64() - start > kStuckClocks) __trap();
 #endif
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n"
-        "}\n"
-        : "=r"(done)
-        : "r"(shared_address(&barrier)), "r"(parity)
-        : "memory");
+    if constexpr (kCompleter == Completer::kCluster) {
+      asm volatile(
+          "{\n"
+          ".reg .pred p;\n"
+          "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, p;\n"
+          "}\n"
+          : "=r"(done)
+          : "r"(shared_address(&barrier)), "r"(parity)
+          : "memory");
+    } else {
+      asm volatile(
+          "{\n"
+          ".reg .pred p;\n"
+          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, p;\n"
+          "}\n"
+          : "=r"(done)
+          : "r"(shared_address(&barrier)), "r"(parity)
+          : "memory");
+    }
   }
 }
 

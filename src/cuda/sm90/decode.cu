@@ -7,7 +7,8 @@ namespace sluice::cuda::sm90 {
 namespace {
 
 template <class Cfg>
-constexpr bool serves(const DecodeTiling& t) {  // with any split
+constexpr bool serves(const DecodeTiling& t) {
+  if (t.split > 1 && t.split * kSliceTokens > Cfg::kTokens) return false;  // a slice each
   return t.boxes == Cfg::kWeightBoxes && t.half == (kResident<Cfg> == 2) &&
          t.norm_rows == Cfg::kNormRows && t.tokens == Cfg::kTokens && t.rows == Cfg::kRows &&
          t.depth == Cfg::kDepth && t.stages == Cfg::kStages;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode kernel for more than 16 tokens, and from 9 on where that is faster: weights
-// come by tensor maps as boxes of 16 rows x 64 columns and are the A operand of wgmma (64 rows),
-// tokens the B operand. Two warpgroups take the blocks of a CTA in turns, one multiplies while the
+// The decode kernel for more than 16 tokens, and from 9 on where that is faster: weights come by
+// tensor maps as boxes of 16 rows x 64 columns and are the A operand of wgmma (64 rows), tokens the
+// B operand. Two warpgroups take the blocks of a CTA in turns, one multiplies while the
 // other stores, or have half of each. Two or four CTAs, a cluster, may divide K. See
 // docs/kernels/mlp_decode.md.
 //
@@ -157,7 +157,8 @@ __device__ __forceinline__ void exchange_sums(const DecodeParams& p, const Decod
                        make_float4(part[0], part[1], part[2], part[3]),
                        ptx::peer_address(&smem.exchanged(), j % kSplit));
   }
-  ptx::mbarrier_wait(smem.exchanged(), 0);  // one block: the first phase
+  // One block: the first phase.
+  ptx::mbarrier_wait<ptx::Completer::kCluster>(smem.exchanged(), 0);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     float4 sum = box[i * kThreads];

@@ -99,7 +99,7 @@ bool has_grid_barrier(const DecodeShape& s) { return (s.gate_up && s.down) || s.
 // Whether clusters of `split` CTAs can divide K: each cluster's rows must be one block.
 bool can_divide(const DecodeTiling& t, int split, const DecodeShape& s) {
   if (!t.boxes || has_grid_barrier(s) || s.sm_count < split) return false;
-  if (split > t.tokens / 8) return false;  // slices of eight tokens are dealt out
+  if (split * kSliceTokens > t.tokens) return false;  // slices of tokens are dealt out
   const std::int64_t groups = clusters(split, s.sm_count);
   const std::int64_t boxes = units_of(static_cast<int>(s.down ? s.d : s.h), true, s.gate_up);
   return (boxes + groups - 1) / groups <= t.rows / kMmaRows;

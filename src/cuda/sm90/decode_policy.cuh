@@ -12,13 +12,12 @@
 namespace sluice::cuda::sm90 {
 
 inline constexpr int kSpanBytes = 2 * kSpanColumns;
-inline constexpr int kSliceTokens = 8;  // columns of one mma, and of one slice of the reduction
 inline constexpr int kWeightWarps =
     4;  // a warp issues 22 to 26 copies a microsecond, whatever one brings
 // Floats of a slot's partial sums: 8 and a pad that keeps float2 writes and column reads apart.
 inline constexpr int kPartialStride = 10;
 
-/// A DecodeTiling of up to kDecodeSpanTokens: weights by copies of rows, mma.sync.
+/// A DecodeTiling by rows, up to kDecodeSpanTokens: weights by copies of rows, mma.sync.
 template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount,
           int kNormRowCount = 0>
 struct RowsConfig {
@@ -57,7 +56,7 @@ struct RowsConfig {
 
 inline constexpr int kWgmmaRows = 64;
 
-/// A DecodeTiling of more tokens: weights by boxes of 16 rows x 64 columns, wgmma.
+/// A DecodeTiling by boxes: weights by boxes of 16 rows x 64 columns, wgmma.
 template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount>
 struct BoxesConfig {
   using Element = ElementType;

@@ -14,6 +14,7 @@
 namespace sluice::cuda::sm90 {
 
 inline constexpr int kMmaRows = 16;  ///< rows of one mma: eight gate and eight up rows, or sixteen
+inline constexpr int kSliceTokens = 8;   ///< columns of one mma, one slice of the reduction
 inline constexpr int kSpanColumns = 64;  ///< 128 bytes: all banks, the span of a swizzle, a box
 
 struct UnitRange {
@@ -111,7 +112,8 @@ struct DecodePhase {
 }
 
 /// What a launch of gate_up brings into L2 for the launch of down behind it: of each CTA's first
-/// block of w_down, which it reads first, so many columns. The host divides here too.
+/// block of w_down, which it reads first, so many columns. The host divides shares and blocks here
+/// too.
 struct WeightPrefetch {
   EvenShares shares;  ///< units of w_down to each group of `split` CTAs
   EvenShares chunks;  ///< of `depth` columns to each CTA of a group
