@@ -32,9 +32,11 @@ Status encode_boxes(const Matrix& matrix, const Box& box, CUtensorMap& out) {
 }
 
 // The A operand, x, h, dy or dg: the rows that there are, since those behind the matrix would cost
-// more than those of it.
+// more than those of it. Stream-K's kernel is told the height (box_rows); the other's tiles have
+// kTileM rows whatever the tiling says, and it expects the bytes of so many.
 Box input_box(const Call& call, const Tiling& tiling) {
-  return {kTileK, static_cast<int>(std::min<std::int64_t>(call.problem.m, tiling.rows))};
+  const int rows = tiling.stream_k ? tiling.rows : kTileM;
+  return {kTileK, static_cast<int>(std::min<std::int64_t>(call.problem.m, rows))};
 }
 
 OutputRows rows_of(const Matrix& matrix) {
