@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The variant cuda.sm90: gate_up, down, mlp and the gradients on Hopper's tensor cores from weights
-// as they lie. One persistent GEMM a launch (gemm.cuh); mlp chains two by programmatic dependent
-// launch, mlp_grad is a sequence of them (backward.cpp).
+// as they lie. One persistent GEMM a launch (gemm.cuh); mlp is two of them, mlp_grad a sequence
+// (backward.cpp). Whether a launch starts before the one before it ends: starts_early().
 #include "cuda/prefill.hpp"
 
 #include <algorithm>
