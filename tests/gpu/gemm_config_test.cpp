@@ -574,6 +574,13 @@ TEST(Sm90CublasLt, IsFoundByTheDeviceOfTheCInterfaceToo) {
   EXPECT_STREQ(sluice_plan_variant(&plan), "cuda.sm90");
 }
 
+TEST(GemmLaunch, StartsEarlyWhereItFillsTheSms) {
+  EXPECT_FALSE(cuda::sm90::starts_early(104, kSmCount));
+  EXPECT_FALSE(cuda::sm90::starts_early(123, kSmCount));
+  EXPECT_TRUE(cuda::sm90::starts_early(124, kSmCount));
+  EXPECT_TRUE(cuda::sm90::starts_early(kSmCount, kSmCount));
+}
+
 TEST(Sm90CublasLt, RefusesWithAReason) {
   const auto reason = [](const std::string& text, const Device& device) {
     return library_row(text, device).reason;

@@ -10,6 +10,7 @@
 
 #include "cuda/sm90/gemm_config.hpp"
 #include "cuda/sm90/step.cuh"
+#include "early_start.hpp"
 #include "job.hpp"
 #include "neighbours.cuh"
 
@@ -129,6 +130,33 @@ TEST_F(GpuGemmNeighbours, ALateProducerIsWaitedFor) {
       gpu::expect_late_inputs_are_waited_for(c, {.variant = "cuda.sm90", .config = name->c_str()});
     }
   }
+}
+
+// Of grids that fill the SMs, which start while the kernel before them runs: they may neither read
+// what it has not written yet nor write what it has not read yet.
+TEST_F(GpuGemmNeighbours, AnEarlyStartWaitsForTheKernelBefore) {
+  for (const std::string text : {"1300x1032x2056:gate_up:save", "2100x2056x520:down:residual",
+                                 "1700x520x2056:gate_up_grad"}) {
+    const auto c = harness::parse_case(text).value();
+    const auto names = config_names("cuda.sm90", c.problem, gpu::rig().device());
+    ASSERT_FALSE(names.empty()) << text;
+    // The ranking's best, and its last: another schedule or cluster.
+    for (const std::string& name : {names.front(), names.back()}) {
+      SCOPED_TRACE(text + " " + name);
+      const Options options{.variant = "cuda.sm90", .config = name.c_str()};
+      gpu::expect_starts_early(plan(c.problem, gpu::rig().device(), options).value());
+      gpu::expect_late_inputs_are_waited_for(c, options);
+      gpu::expect_late_readers_are_waited_for(c, options);
+    }
+  }
+}
+
+// The products read dg and du of mlp_grad's first launch, which every run writes anew.
+TEST_F(GpuGemmNeighbours, EarlyStartsWithinMlpGradWait) {
+  const auto c = harness::parse_case("1700x2056x2056:mlp_grad:save_dg_du").value();
+  const Options options{.variant = "cuda.sm90"};
+  gpu::expect_starts_early(plan(c.problem, gpu::rig().device(), options).value());
+  gpu::expect_late_inputs_are_waited_for(c, options);
 }
 
 }  // namespace

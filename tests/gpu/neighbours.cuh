@@ -73,7 +73,8 @@ struct LateParams {
   std::size_t count;
   std::uint64_t ns;
 };
-/// Lets the next launch start at once, and writes what that reads only later.
+/// Lets the next launch start at once, and only later reads what that writes or writes what it
+/// reads.
 inline __global__ void copy_late(const __grid_constant__ LateParams p) {
   cuda::ptx::launch_dependents();
   cuda::ptx::wait_for_prerequisites();
@@ -123,6 +124,35 @@ inline void expect_late_inputs_are_waited_for(harness::Case c, const Options& op
       }
     }
     EXPECT_GT(inputs, 0);
+  }
+}
+
+/// Runs the case behind a late reader of each of its outputs in turn, which must find what was
+/// there before.
+inline void expect_late_readers_are_waited_for(const harness::Case& c, const Options& options) {
+  constexpr std::uint64_t kLateNs = 1'000'000;
+  Job job = make_job_on(rig(), c, options);
+  StreamGuard guard;
+  cuda::LaunchShape shape;
+  shape.block.x = 1024;
+  shape.programmatic = true;
+  for (const Operand id : job.set->outputs()) {
+    const OperandSpec spec = operand_specs(job.plan.problem)[static_cast<std::size_t>(id)];
+    void* const output = const_cast<void*>(address(job.set->operands(), id));
+    const auto bytes = static_cast<std::size_t>(extent_bytes(spec));
+    ASSERT_EQ(bytes % sizeof(uint4), 0U) << spec.name;
+    const auto read = std::move(harness::RigBuffer::make(rig(), bytes).value());
+    const LateParams late{static_cast<const uint4*>(output), reinterpret_cast<uint4*>(read.data()),
+                          bytes / sizeof(uint4), kLateNs};
+    ASSERT_CUDA(cudaMemsetAsync(output, 0xFF, bytes, guard.stream));
+    ASSERT_OK(cuda::launch<&copy_late>(0, shape, guard.stream, late));
+    ASSERT_OK(job.run(guard.stream));
+    std::string found(bytes, '\0');
+    ASSERT_CUDA(
+        cudaMemcpyAsync(found.data(), read.data(), bytes, cudaMemcpyDeviceToHost, guard.stream));
+    ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
+    EXPECT_EQ(found.find_first_not_of('\xFF'), std::string::npos)
+        << job.plan.config.name << " " << spec.name;
   }
 }
 
