@@ -61,7 +61,7 @@ struct TuneOptions {
 /// What Scheduler::load() took and left. Nothing that is left is ever used.
 struct LoadReport {
   std::size_t loaded = 0;   ///< entries of this device, driver and build
-  std::size_t foreign = 0;  ///< of another device, driver, cuBLASLt or build
+  std::size_t foreign = 0;  ///< of another device, driver or build, or ranks of another cuBLASLt
   std::size_t damaged = 0;  ///< incomplete or with a wrong checksum
   /// Why entries were left, one sentence; empty where none were. "PATH: no such file" where there
   /// is none, which is no error: a cache has to begin.

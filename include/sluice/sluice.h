@@ -297,7 +297,7 @@ typedef struct sluice_tune_report {
 typedef struct sluice_load_report {
   size_t struct_size;
   int64_t loaded;
-  int64_t foreign;    ///< of another device, driver, cuBLASLt or build
+  int64_t foreign;    ///< of another device, driver or build, or ranks of another cuBLASLt
   int64_t damaged;    ///< incomplete or with a wrong checksum
   char message[320];  ///< why entries were left; empty where none were
 } sluice_load_report;

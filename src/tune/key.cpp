@@ -165,6 +165,10 @@ int cublaslt_version_of(std::string_view driver_text) noexcept {
   return whole ? version : 0;
 }
 
+std::string_view without_cublaslt(std::string_view driver_text) noexcept {
+  return driver_text.substr(0, driver_text.find(kCublasLt));
+}
+
 std::string build_text() { return printable(SLUICE_VERSION " " SLUICE_BUILD_ID); }
 
 bool same_device(const Device& a, const Device& b) noexcept {

@@ -68,6 +68,8 @@ struct ProblemKey {
 [[nodiscard]] std::string driver_text(const Device& device);
 /// The version of cuBLASLt that a driver_text() names; 0 for none.
 [[nodiscard]] int cublaslt_version_of(std::string_view driver_text) noexcept;
+/// A driver_text() up to cuBLASLt's version, on which few measurements depend.
+[[nodiscard]] std::string_view without_cublaslt(std::string_view driver_text) noexcept;
 /// "0.1.0 0123456789abcdef GNU 12.2.0 Release": version, a hash of the library's sources, compiler
 /// and flags.
 [[nodiscard]] std::string build_text();

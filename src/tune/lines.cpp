@@ -31,7 +31,20 @@ std::string body_of(const Line& line) {
   return out;
 }
 
+// "sm90_cublaslt.down.lt3", "mlp.pp64x256c1g8+lt1"; not "lt0".
+bool names_later_rank(std::string_view config) noexcept {
+  const std::size_t at = config.rfind("lt");
+  int rank = 0;
+  return at != std::string_view::npos && Cursor(config.substr(at + 2)).number(rank).finished() &&
+         rank > 0;
+}
+
 }  // namespace
+
+bool config_holds(const Line& line, const Device& device) noexcept {
+  return !names_later_rank(line.entry.config) ||
+         cublaslt_version_of(line.driver) == device.cublaslt_version;
+}
 
 std::optional<Line> parse_line(std::string_view text) {
   const std::size_t last_tab = text.rfind('\t');

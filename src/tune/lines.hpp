@@ -33,6 +33,11 @@ struct Line {
 /// writes it. `text` has no line break.
 [[nodiscard]] std::optional<Line> parse_line(std::string_view text);
 
+/// Does the line's config mean on this device what was measured? An algorithm behind the first of
+/// cuBLASLt's heuristic ("sm90_cublaslt.down.lt3") does beside the version that the line names: it
+/// is a rank of that version's list. All else does.
+[[nodiscard]] bool config_holds(const Line& line, const Device& device) noexcept;
+
 /// The line with its line break.
 [[nodiscard]] std::string print_line(const Line& line);
 

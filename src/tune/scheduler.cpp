@@ -26,9 +26,12 @@ struct Scheduler::State {
         [&](std::string_view text) { tune::add_shipped(text, device, shipped); });
   }
 
-  // Was the line measured on this device, driver, cuBLASLt and build?
+  // Was the line measured on this device, driver and build, and, where cuBLASLt's version decides
+  // what its config means, beside that version? Processes of one machine may find different ones.
   [[nodiscard]] bool is_own(const Line& line) const {
-    return line.device == device_text && line.driver == driver_text && line.build == build_text;
+    return line.device == device_text && line.build == build_text &&
+           tune::without_cublaslt(line.driver) == tune::without_cublaslt(driver_text) &&
+           tune::config_holds(line, device);
   }
 
   const Device device;

@@ -132,6 +132,9 @@ TEST(Key, DriversNameTheirCublasLt) {
                            "driver 13000, runtime 13000, cuBLASLt 130100x"}) {
     EXPECT_EQ(cublaslt_version_of(text), 0) << text;
   }
+  EXPECT_EQ(without_cublaslt(driver_text(with)), driver_text(gpu()));
+  EXPECT_EQ(without_cublaslt(driver_text(gpu())), driver_text(gpu()));
+  EXPECT_EQ(without_cublaslt("-"), "-");
 }
 
 // same_device() and the texts must tell the same devices apart.

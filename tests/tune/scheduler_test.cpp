@@ -296,6 +296,38 @@ TEST(Plan, NoTableSelectsWhatIsNotSupported) {
   EXPECT_GT(tuned, 50) << "the tables were asked and followed";
 }
 
+// The command line and Torch may find different copies of cuBLASLt: a file of the one serves the
+// other, but for ranks of the heuristic, which stay in the file for the version that they are of.
+TEST(Load, CublasLtsVersionDecidesForItsLaterRanksAlone) {
+  Device measured = gpu();
+  measured.cublaslt_version = 130100;
+  const std::string rank =
+      line_of(entry_of(mlp(96), gpu(), "lt", "mlp.pp64x256c1g8+lt3"), measured);
+  const std::string text =
+      std::string(kHeader) + rank +
+      line_of(entry_of(mlp(80), gpu(), "lt", "mlp.pp64x256c1g8+lt0"), measured) +
+      line_of(entry_of(mlp(16), gpu(), "own", "mlp.t16r32k512s4"), measured);
+  for (const int version : {130100, 120901, 0}) {
+    const Folder folder;
+    const std::string path = folder.write("cache", text);
+    Device device = gpu();
+    device.cublaslt_version = version;
+    Scheduler scheduler(device);
+    const auto report = scheduler.load(path.c_str());
+    ASSERT_TRUE(test::succeeds(report));
+    const bool same = version == measured.cublaslt_version;
+    EXPECT_EQ(report->loaded, same ? 3U : 2U) << version;
+    EXPECT_EQ(report->foreign, same ? 0U : 1U) << version;
+    for (const int m : {80, 16}) {
+      EXPECT_EQ(scheduler.find(mlp(m), device).value().source, ChoiceSource::kTuneTable) << m;
+    }
+    ASSERT_TRUE(test::succeeds(scheduler.save(path.c_str())));
+    EXPECT_THAT(content_of(path), testing::HasSubstr(rank)) << version;
+    Scheduler again(measured);
+    EXPECT_EQ(again.load(path.c_str()).value().loaded, 3U) << version;
+  }
+}
+
 TEST(Shipped, TablesServeAnyBuildAndDriverOfTheirDevice) {
   const Device cpu = cpu_device();
   const Entry entry = entry_of(mlp(16), cpu, "cpu.simd", kConfig);
