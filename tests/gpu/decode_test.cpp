@@ -192,7 +192,7 @@ TEST_F(GpuDecode, DeferredNorms) {
       for (const char* m : {"3", "7", "8"}) verify(m + shape + ":mlp:norm", tiling);
     }
     verify("5x264x136:mlp:add_norm(weight_offset=1):bias:bias_down:residual:gelu_tanh", tiling);
-    verify("4x264x136:mlp:add_norm(eps=1e-2,weight_offset=1):interleaved3:clamped_swiglu", tiling);
+    verify("4x264x136:mlp:add_norm(eps=1,weight_offset=1):interleaved3:clamped_swiglu", tiling);
     verify("8x264x136:mlp:norm(weight_offset=1):residual_norm_input:concat:pad=8", tiling);
     verify("5x264x136:mlp:add_norm:residual:in_place:pad=8", tiling);
     verify("5x264x136:mlp:add_norm:residual_norm_input:broadcast", tiling);
