@@ -134,6 +134,10 @@ Expected<Device> to_cpp(const sluice_device* given) noexcept {
   Device d;
   SLUICE_TRY(convert("device.backend", c.backend, 2, &d.backend));
   SLUICE_TRY(convert("device.arch", c.arch, static_cast<int>(Arch::kBlackwell) + 1, &d.arch));
+  if (c.cublaslt_version < 0) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "device.cublaslt_version: got %d, wanted 0 or more", c.cublaslt_version);
+  }
   d.ordinal = c.ordinal;
   d.compute_capability = c.compute_capability;
   d.sm_count = c.sm_count;

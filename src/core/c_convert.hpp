@@ -69,17 +69,19 @@ template <class T>
   return value;
 }
 
-// Writes a struct to a caller whose version of it has `size` bytes.
+// Writes a struct to a caller whose version of it has `size` bytes: of an older one what it has, of
+// a newer one zeros behind.
 template <class T>
 Status write(T value, T* out, std::size_t size, const char* name) {
   if (out == nullptr) return invalid_null(name);
-  if (size < sizeof(T)) {
+  if (size < kFirstBytes<T>) {
     return make_error(ErrorCode::kInvalidArgument, "%s: struct_size is %zu, wanted at least %zu",
-                      name, size, sizeof(T));
+                      name, size, kFirstBytes<T>);
   }
+  const std::size_t known = std::min(size, sizeof(T));
   value.struct_size = size;
-  std::memcpy(out, &value, sizeof(T));
-  std::memset(reinterpret_cast<unsigned char*>(out) + sizeof(T), 0, size - sizeof(T));
+  std::memcpy(out, &value, known);
+  std::memset(reinterpret_cast<unsigned char*>(out) + known, 0, size - known);
   return {};
 }
 

@@ -189,6 +189,31 @@ TEST(CApi, StructVersions) {
                [&](auto* e) { return sluice_plan_init(&plan, &good, &d, &options, e); });
 }
 
+// A caller whose struct ended before the newest member gets what it has room for, and no more.
+TEST(CApi, AnOlderCallerIsToldWhatItHasRoomFor) {
+  constexpr std::size_t kFirst = offsetof(sluice_device, cublaslt_version);
+  sluice_device now{};
+  ASSERT_EQ(sluice_cpu_device(&now, sizeof(now), nullptr), SLUICE_OK);
+  sluice_device old;
+  std::memset(&old, 0x5A, sizeof(old));
+  ASSERT_EQ(sluice_cpu_device(&old, kFirst, nullptr), SLUICE_OK);
+  EXPECT_EQ(old.struct_size, kFirst);
+  EXPECT_EQ(old.threads, now.threads);
+  EXPECT_STREQ(old.name, now.name);
+  EXPECT_EQ(old.cublaslt_version, 0x5A5A5A5A);
+  expect_error(SLUICE_INVALID_ARGUMENT,
+               "device: struct_size is " + std::to_string(kFirst - 1) + ", wanted at least " +
+                   std::to_string(kFirst),
+               [&](auto* e) { return sluice_cpu_device(&old, kFirst - 1, e); });
+
+  const sluice_problem problem = small_problem();
+  sluice_plan plan;
+  ASSERT_EQ(sluice_plan_init(&plan, &problem, &old, nullptr, nullptr), SLUICE_OK);
+  now.cublaslt_version = -1;
+  expect_error(SLUICE_INVALID_ARGUMENT, "device.cublaslt_version: got -1, wanted 0 or more",
+               [&](auto* e) { return sluice_plan_init(&plan, &problem, &now, nullptr, e); });
+}
+
 // int32 lets values through that the one-byte C++ enums would cut to legal ones.
 TEST(CApi, EnumsOutOfRange) {
   const auto refused = [](const std::string& text, auto spoil) {
