@@ -39,6 +39,18 @@ __device__ __forceinline__ void mbarrier_arrive_expect_bytes(std::uint64_t& barr
       : "memory");
 }
 
+#define SLUICE_TRY_WAIT(order)                     \
+  asm volatile(                                    \
+      "{\n"                                        \
+      ".reg .pred p;\n"                            \
+      "mbarrier.try_wait.parity" order             \
+      ".shared::cta.b64 p, [%1], %2;\n"            \
+      "selp.u32 %0, 1, 0, p;\n"                    \
+      "}\n"                                        \
+      : "=r"(done)                                 \
+      : "r"(shared_address(&barrier)), "r"(parity) \
+      : "memory")
+
 /// Who completes the phases of a barrier: this CTA and its copies, or other CTAs of the cluster.
 enum class Completer { kCta, kCluster };
 
@@ -56,27 +68,13 @@ __device__ __forceinline__ void mbarrier_wait(std::uint64_t& barrier, std::uint3
     if (clock64() - start > kStuckClocks) __trap();
 #endif
     if constexpr (kCompleter == Completer::kCluster) {
-      asm volatile(
-          "{\n"
-          ".reg .pred p;\n"
-          "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-          "selp.u32 %0, 1, 0, p;\n"
-          "}\n"
-          : "=r"(done)
-          : "r"(shared_address(&barrier)), "r"(parity)
-          : "memory");
+      SLUICE_TRY_WAIT(".acquire.cluster");
     } else {
-      asm volatile(
-          "{\n"
-          ".reg .pred p;\n"
-          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-          "selp.u32 %0, 1, 0, p;\n"
-          "}\n"
-          : "=r"(done)
-          : "r"(shared_address(&barrier)), "r"(parity)
-          : "memory");
+      SLUICE_TRY_WAIT("");  // acquire, CTA
     }
   }
 }
+
+#undef SLUICE_TRY_WAIT
 
 }  // namespace sluice::cuda::ptx

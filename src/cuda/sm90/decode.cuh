@@ -5,9 +5,8 @@
 //
 // roles (416 threads, a CTA for each SM; rows: decode_rows.cuh, boxes: decode_boxes.cuh)
 //   warps 0-7    consumers. rows: all share each stage; boxes: two warpgroups, blocks in turns
-//   warps 8-11   weight producers: a bulk copy a row, or a tensor copy a box; behind gate_up's
-//   last,
-//                of few tokens, what down's launch reads first into L2
+//   warps 8-11   weight producers: a bulk copy a row, or a tensor copy a box; of few tokens, behind
+//                gate_up's last, what down's launch reads first into L2
 //   warp 12      activation producer: a bulk copy a token, or of many tokens a box a lane; also
 //                meets the other CTAs at the grid barriers
 // shared memory

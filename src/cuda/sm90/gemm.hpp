@@ -21,7 +21,7 @@ struct GemmLaunch {
 
 /// Whether a grid is launched programmatically, to start while the kernel before it ends: one that
 /// fills the SMs. CTAs of a smaller one, put wherever an SM is free, lie worse than those of a grid
-/// that begins on an empty GPU: 104 of 132 took 9 % longer (docs/kernels/gate_up.md).
+/// that begins on an empty GPU: 104 of 132 took 7 to 10 % longer (docs/kernels/gate_up.md).
 [[nodiscard]] constexpr bool starts_early(int ctas, int sm_count) noexcept {
   return 16 * ctas >= 15 * sm_count;
 }
