@@ -107,6 +107,10 @@ build() {
   return 1
 }
 
+# gcc 12's ThreadSanitizer cannot place itself under strong address randomisation.
+calm=()
+setarch "$(uname -m)" -R true 2> /dev/null && calm=(setarch "$(uname -m)" -R)
+
 for step in "${steps[@]}"; do
   begin=$SECONDS
   targets=()
@@ -116,9 +120,6 @@ for step in "${steps[@]}"; do
       build "$step" cmake --preset "$step" && count_tests "$step" ctest --preset "$step" "${parallel[@]}"
       ;;
     tsan)
-      # gcc 12's runtime cannot place itself under strong address randomisation.
-      calm=()
-      setarch "$(uname -m)" -R true 2> /dev/null && calm=(setarch "$(uname -m)" -R)
       # What runs threads: the engine, and everything that calls it from several.
       targets=(--target sluice_tests_unit sluice_tests_tune sluice_tests_variants sluice_tests_cpu_pool
         sluice_tests_cpu_kernels sluice_tests_cpu_engine)
@@ -154,7 +155,7 @@ for step in "${steps[@]}"; do
         record cuda 0 0 0 "not run: no nvcc"
         continue
       fi
-      build cuda cmake --preset cuda && count_tests cuda ctest --preset cuda
+      build cuda cmake --preset cuda && count_tests cuda "${calm[@]}" ctest --preset cuda
       ;;
   esac
 done

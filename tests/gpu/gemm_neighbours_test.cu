@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <string>
 #include <thread>
 
+#include "cuda/prefill.hpp"
 #include "cuda/sm90/gemm_config.hpp"
+#include "cuda/sm90/products.hpp"
 #include "cuda/sm90/step.cuh"
 #include "early_start.hpp"
 #include "job.hpp"
@@ -24,6 +27,9 @@ using gpu::StreamGuard;
 
 // 172 tiles on 66 clusters: three turns, the last for some of them.
 constexpr const char* kCase = "400x4096x8200:gate_up";
+
+// Each of its launches fills the SMs.
+constexpr const char* kMlpGrad = "1700x2056x2056:mlp_grad:save_dg_du";
 
 // What produce() does once a tile, `turns` times.
 __global__ void walk_in_step(int turns) {
@@ -153,10 +159,83 @@ TEST_F(GpuGemmNeighbours, AnEarlyStartWaitsForTheKernelBefore) {
 
 // The products read dg and du of mlp_grad's first launch, which every run writes anew.
 TEST_F(GpuGemmNeighbours, EarlyStartsWithinMlpGradWait) {
-  const auto c = harness::parse_case("1700x2056x2056:mlp_grad:save_dg_du").value();
+  const auto c = harness::parse_case(kMlpGrad).value();
   const Options options{.variant = "cuda.sm90"};
   gpu::expect_starts_early(plan(c.problem, gpu::rig().device(), options).value());
   gpu::expect_late_inputs_are_waited_for(c, options);
+}
+
+// In mlp_grad what writes dg and du has all but ended when the products start, so that these may go
+// unpunished where they do not wait. Here each is launched alone, behind a late neighbour of its
+// own.
+class GpuMlpGradProducts : public GpuGemmNeighbours {
+ protected:
+  void SetUp() override {
+    GpuGemmNeighbours::SetUp();
+    if (IsSkipped()) return;
+    job_ = make_job(kMlpGrad, {.variant = "cuda.sm90"});
+    gpu::expect_starts_early(job_.plan);
+    EXPECT_OK(job_.run(gpu::rig().stream()));  // writes dg and du
+    EXPECT_OK(gpu::rig().synchronize());
+  }
+
+  // Launches `product` (Status(call, tiling)) behind a late producer of each of `inputs`, then
+  // behind a late reader of `out`.
+  template <class Product>
+  void expect_waits(std::initializer_list<Operand> inputs, Operand out, bool weights_static,
+                    const Product& product) {
+    Problem problem = job_.plan.problem;
+    problem.weights_static = weights_static;
+    const Operands& operands = job_.set->operands();
+    const auto specs = operand_specs(problem);
+    const auto extent = [&](Operand id) {
+      return gpu::extent_of(specs[static_cast<std::size_t>(id)], operands);
+    };
+    const auto tilings = detail::payload_as<cuda::TilingPair<cuda::sm90::Tiling>>(job_.plan.config);
+    const auto run = [&](cudaStream_t stream) {
+      const cuda::sm90::Call call{problem, gpu::rig().device(), operands, stream, specs};
+      return product(call, tilings.down);
+    };
+    const gpu::Extent written = extent(out);
+    const auto bits = [&] {
+      std::string now(written.bytes, '\0');
+      EXPECT_CUDA(cudaMemcpy(now.data(), written.base, written.bytes, cudaMemcpyDeviceToHost));
+      return now;
+    };
+    const auto clear = [&]() -> Status {
+      SLUICE_CUDA_TRY(cudaMemset(written.base, 0xFF, written.bytes));
+      return {};
+    };
+    ASSERT_OK(run(static_cast<cudaStream_t>(gpu::rig().stream())));
+    ASSERT_OK(gpu::rig().synchronize());
+    const std::string expected = bits();
+    for (const Operand id : inputs) {
+      ASSERT_NO_FATAL_FAILURE(
+          gpu::expect_late_input_is_waited_for(extent(id), expected, clear, run, bits));
+    }
+    gpu::expect_late_reader_is_waited_for(written, run);
+  }
+
+  Job job_;
+};
+
+TEST_F(GpuMlpGradProducts, AnEarlyInputGradWaits) {
+  const auto product = [](const cuda::sm90::Call& call, const cuda::sm90::Tiling& tiling) {
+    return input_grad(call, tiling, call.at(Operand::kDg), call.at(Operand::kDu));
+  };
+  expect_waits({Operand::kDg, Operand::kDu}, Operand::kDx, true, product);
+  expect_waits({Operand::kWGate, Operand::kWUp}, Operand::kDx, false, product);
+}
+
+// Neither operand is a weight, whatever the problem says of those.
+TEST_F(GpuMlpGradProducts, AnEarlyWeightGradWaits) {
+  const auto product = [](const cuda::sm90::Call& call, const cuda::sm90::Tiling& tiling) {
+    return weight_grad(call, tiling, call.at(Operand::kDg), call.at(Operand::kX),
+                       call.at(Operand::kDwGate));
+  };
+  for (const bool weights_static : {true, false}) {
+    expect_waits({Operand::kDg, Operand::kX}, Operand::kDwGate, weights_static, product);
+  }
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <string>
 
-#include "cuda/cublaslt.hpp"
 #include "cuda/workspace.hpp"
 #include "harness/case.hpp"
 #include "harness/rig.hpp"
@@ -61,14 +60,6 @@ TEST(CudaHost, RunOnAnAbsentDeviceIsAnError) {
   EXPECT_NE(status.error().cuda_code, 0);
   alignas(kWorkspaceAlignment) static unsigned char header[kWorkspaceHeaderBytes];
   EXPECT_FALSE(workspace_init({header, sizeof(header)}, h200(), nullptr));
-}
-
-// A driver serves libraries of its major version and older ones; that library or none is here.
-TEST(CudaHost, TakesNoCublasLtThatTheDriverDoesNotServe) {
-  const int here = cuda::cublaslt_version(99000);
-  EXPECT_TRUE(here == 0 || here >= 120000) << here;
-  EXPECT_EQ(cuda::cublaslt_version(here / 10000 * 1000), here);
-  EXPECT_EQ(cuda::cublaslt_version(11080), 0);
 }
 
 TEST(CudaSimt, RefusesOldDevicesAndFp64) {

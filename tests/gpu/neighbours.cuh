@@ -82,11 +82,53 @@ inline __global__ void copy_late(const __grid_constant__ LateParams p) {
   for (std::size_t i = threadIdx.x; i < p.count; i += blockDim.x) p.to[i] = p.from[i];
 }
 
+/// Memory that the work under test reads or writes.
+struct Extent {
+  const char* name;
+  void* base;
+  std::size_t bytes;
+};
+inline Extent extent_of(const OperandSpec& spec, const Operands& operands) {
+  return {spec.name, const_cast<void*>(address(operands, spec.id)),
+          static_cast<std::size_t>(extent_bytes(spec))};
+}
+
+inline constexpr std::uint64_t kLateNs = 1'000'000;
+
+inline Status copy_late_to(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  cuda::LaunchShape shape;
+  shape.block.x = 1024;
+  shape.programmatic = true;
+  return cuda::launch<&copy_late>(
+      0, shape, stream,
+      LateParams{static_cast<const uint4*>(from), static_cast<uint4*>(to), bytes / sizeof(uint4),
+                 kLateNs});
+}
+
+/// Has `run` (Status(cudaStream_t)) enqueue work behind a late producer of `input`, three times.
+/// For a millisecond, in which the work is enqueued and starts, the input is all NaN: who does not
+/// wait cannot leave the `expected` bits. `clear` (Status()) undoes the work.
+template <class Clear, class Run, class Bits>
+void expect_late_input_is_waited_for(const Extent& input, const std::string& expected,
+                                     const Clear& clear, const Run& run, const Bits& bits) {
+  ASSERT_EQ(input.bytes % sizeof(uint4), 0U) << input.name;
+  const StreamGuard guard;
+  const auto kept = std::move(harness::RigBuffer::make(rig(), input.bytes).value());
+  ASSERT_CUDA(cudaMemcpy(kept.data(), input.base, input.bytes, cudaMemcpyDeviceToDevice));
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_OK(clear());
+    ASSERT_CUDA(cudaDeviceSynchronize());  // the guard's stream waits for no other
+    ASSERT_CUDA(cudaMemsetAsync(input.base, 0xFF, input.bytes, guard.stream));  // NaN
+    ASSERT_OK(copy_late_to(input.base, kept.data(), input.bytes, guard.stream));
+    ASSERT_OK(run(guard.stream));
+    ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
+    ASSERT_TRUE(bits() == expected) << input.name << " round " << round;
+  }
+}
+
 /// Runs the case behind a late producer of each of its inputs in turn; of weights where they are
-/// not static. For a millisecond, in which the job is enqueued and starts, the input is all NaN:
-/// who does not wait cannot have the right bits.
+/// not static.
 inline void expect_late_inputs_are_waited_for(harness::Case c, const Options& options) {
-  constexpr std::uint64_t kLateNs = 1'000'000;
   const auto is_weight = [](Operand id) {
     return id == Operand::kNormWeight || id == Operand::kWGate || id == Operand::kWUp ||
            id == Operand::kWDown;
@@ -94,65 +136,48 @@ inline void expect_late_inputs_are_waited_for(harness::Case c, const Options& op
   for (const bool weights_static : {true, false}) {
     c.problem.weights_static = weights_static;
     Job job = make_job_on(rig(), c, options);
+    SCOPED_TRACE(job.plan.config.name);
     ASSERT_OK(job.run(rig().stream()));
     ASSERT_OK(rig().synchronize());
     expect_right(job);
     const std::string expected = bits_of(*job.set);
-    StreamGuard guard;
-    cuda::LaunchShape shape;
-    shape.block.x = 1024;
-    shape.programmatic = true;
     int inputs = 0;
     for (const OperandSpec& spec : operand_specs(job.plan.problem)) {
       if (spec.access != Access::kRead || is_weight(spec.id) == weights_static) continue;
       ++inputs;
-      void* const input = const_cast<void*>(address(job.set->operands(), spec.id));
-      const auto bytes = static_cast<std::size_t>(extent_bytes(spec));
-      ASSERT_EQ(bytes % sizeof(uint4), 0U) << spec.name;
-      const auto kept = std::move(harness::RigBuffer::make(rig(), bytes).value());
-      ASSERT_CUDA(cudaMemcpy(kept.data(), input, bytes, cudaMemcpyDeviceToDevice));
-      const LateParams late{reinterpret_cast<const uint4*>(kept.data()), static_cast<uint4*>(input),
-                            bytes / sizeof(uint4), kLateNs};
-      for (int round = 0; round < 3; ++round) {
-        ASSERT_OK(job.set->reset_outputs());
-        ASSERT_CUDA(cudaMemsetAsync(input, 0xFF, bytes, guard.stream));  // NaN
-        ASSERT_OK(cuda::launch<&copy_late>(0, shape, guard.stream, late));
-        ASSERT_OK(job.run(guard.stream));
-        ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
-        ASSERT_TRUE(bits_of(*job.set) == expected)
-            << job.plan.config.name << " " << spec.name << " round " << round;
-      }
+      ASSERT_NO_FATAL_FAILURE(expect_late_input_is_waited_for(
+          extent_of(spec, job.set->operands()), expected, [&] { return job.set->reset_outputs(); },
+          [&](cudaStream_t stream) { return job.run(stream); }, [&] { return bits_of(*job.set); }));
     }
     EXPECT_GT(inputs, 0);
   }
 }
 
-/// Runs the case behind a late reader of each of its outputs in turn, which must find what was
-/// there before.
+/// Has `run` enqueue work behind a late reader of `output`, which must find what was there before.
+template <class Run>
+void expect_late_reader_is_waited_for(const Extent& output, const Run& run) {
+  ASSERT_EQ(output.bytes % sizeof(uint4), 0U) << output.name;
+  const StreamGuard guard;
+  const auto read = std::move(harness::RigBuffer::make(rig(), output.bytes).value());
+  ASSERT_CUDA(cudaMemsetAsync(output.base, 0xFF, output.bytes, guard.stream));
+  ASSERT_OK(copy_late_to(read.data(), output.base, output.bytes, guard.stream));
+  ASSERT_OK(run(guard.stream));
+  std::string found(output.bytes, '\0');
+  ASSERT_CUDA(cudaMemcpyAsync(found.data(), read.data(), output.bytes, cudaMemcpyDeviceToHost,
+                              guard.stream));
+  ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
+  EXPECT_EQ(found.find_first_not_of('\xFF'), std::string::npos) << output.name;
+}
+
+/// Runs the case behind a late reader of each of its outputs in turn.
 inline void expect_late_readers_are_waited_for(const harness::Case& c, const Options& options) {
-  constexpr std::uint64_t kLateNs = 1'000'000;
-  Job job = make_job_on(rig(), c, options);
-  StreamGuard guard;
-  cuda::LaunchShape shape;
-  shape.block.x = 1024;
-  shape.programmatic = true;
+  const Job job = make_job_on(rig(), c, options);
+  SCOPED_TRACE(job.plan.config.name);
   for (const Operand id : job.set->outputs()) {
     const OperandSpec spec = operand_specs(job.plan.problem)[static_cast<std::size_t>(id)];
-    void* const output = const_cast<void*>(address(job.set->operands(), id));
-    const auto bytes = static_cast<std::size_t>(extent_bytes(spec));
-    ASSERT_EQ(bytes % sizeof(uint4), 0U) << spec.name;
-    const auto read = std::move(harness::RigBuffer::make(rig(), bytes).value());
-    const LateParams late{static_cast<const uint4*>(output), reinterpret_cast<uint4*>(read.data()),
-                          bytes / sizeof(uint4), kLateNs};
-    ASSERT_CUDA(cudaMemsetAsync(output, 0xFF, bytes, guard.stream));
-    ASSERT_OK(cuda::launch<&copy_late>(0, shape, guard.stream, late));
-    ASSERT_OK(job.run(guard.stream));
-    std::string found(bytes, '\0');
-    ASSERT_CUDA(
-        cudaMemcpyAsync(found.data(), read.data(), bytes, cudaMemcpyDeviceToHost, guard.stream));
-    ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
-    EXPECT_EQ(found.find_first_not_of('\xFF'), std::string::npos)
-        << job.plan.config.name << " " << spec.name;
+    ASSERT_NO_FATAL_FAILURE(
+        expect_late_reader_is_waited_for(extent_of(spec, job.set->operands()),
+                                         [&](cudaStream_t stream) { return job.run(stream); }));
   }
 }
 

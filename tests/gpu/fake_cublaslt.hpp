@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// A libcublasLt.so.13 without a GPU: it answers the calls that Sluice makes, counts them and can be
+// held. A program that links it has it loaded before the library looks for one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice::fake_cublaslt {
+
+/// What has been called since reset().
+struct Counts {
+  int handles;          ///< made
+  int heuristics;       ///< calls begun
+  int most_heuristics;  ///< under way at once
+  int products;
+  int foreign_products;  ///< whose algorithm was another shape's, or whose handle nobody made
+};
+
+/// The n of the products that a hold or a failure is for.
+inline constexpr std::int64_t kNone = -1;
+
+void reset() noexcept;
+[[nodiscard]] Counts counts() noexcept;
+
+/// The rank that the last product's algorithm had.
+[[nodiscard]] int last_rank() noexcept;
+
+/// The heuristic offers `count` algorithms from now on; 0 is a refusal.
+void offer(int count) noexcept;
+
+/// The heuristic takes so long.
+void take_ms(int milliseconds) noexcept;
+
+/// The heuristic does not come back for products of this n until it is called with another.
+void hold(std::int64_t n) noexcept;
+/// Whether one is held.
+[[nodiscard]] bool holds() noexcept;
+
+void set_version(std::size_t version) noexcept;
+
+}  // namespace sluice::fake_cublaslt
