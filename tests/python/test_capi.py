@@ -108,7 +108,12 @@ class Queries(unittest.TestCase):
     def test_errors_are_pythons_own_and_name_the_field(self) -> None:
         for wrong, message in (
             (lambda: sluice.plan(-1, 8, 8), "^m: got -1"),
+            (lambda: sluice.plan(2**64 + 1, 8, 8), "^m: got 18446744073709551617, wanted what 64"),
+            (lambda: sluice.explain(1, 8, 2**63), "^h: got 9223372036854775808"),
+            (lambda: sluice.plan(1, 8, 8, threads=2**32), "^threads: got 4294967296, wanted what 32"),
+            (lambda: sluice.plan(1, 8, 8, device="cuda:4294967296"), "^device: got 4294967296"),
             (lambda: sluice.plan(1, 8, 8, variant="cpu.none"), "cpu.none"),
+            (lambda: sluice.plan(1, 8, 8, variant=""), '^variant: got "", wanted'),
             (lambda: sluice.plan(1, 8, 8, dtype="int3"), "^dtype: got 'int3', wanted one of bf16"),
             (lambda: sluice.plan(1, 8, 8, op="mul"), "^op: got 'mul'"),
             (lambda: sluice.plan(1, 8, 8, device="tpu"), "^device: got 'tpu'"),
@@ -181,6 +186,25 @@ class Doctor(unittest.TestCase):
             self.skipTest("this is an installed package")
         self.assertEqual(done.returncode, 3)
         self.assertIn("not installed by pip", done.stderr)
+
+
+class WithoutMatplotlib(unittest.TestCase):
+    def run_report(self, *words: str) -> subprocess.CompletedProcess[str]:
+        code = (
+            "import sys; sys.modules['matplotlib'] = None; "
+            "from sluice import report; sys.exit(report.main(sys.argv[1:]))"
+        )
+        return subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+        )
+
+    def test_the_report_says_what_is_missing(self) -> None:
+        done = self.run_report("results.json")
+        self.assertEqual(done.returncode, 3)
+        self.assertRegex(done.stderr, r"^sluice\.report: .* has no matplotlib\n$")
+
+    def test_its_help_needs_none(self) -> None:
+        self.assertEqual(self.run_report("--help").returncode, 0)
 
 
 class Pipes(unittest.TestCase):

@@ -269,8 +269,16 @@ class PlanInfo:
     bytes_moved: float
 
 
+def _fits(field: str, value: int, kind: type[c_int32 | c_int64]) -> int:
+    """``value``, which ctypes would cut to the kind's bits without a word."""
+    if kind(value).value != value:
+        raise InvalidArgument(1, f"{field}: got {value}, wanted what {8 * sizeof(kind)} bits hold")
+    return value
+
+
 def _cuda_device(ordinal: int) -> CDevice:
     error = CError()
+    _fits("device", ordinal, c_int32)
     found = CDevice()
     _check(
         library().sluice_cuda_device(ordinal, byref(found), sizeof(found), byref(error)),
@@ -352,7 +360,8 @@ def _problem(
     error = CError()
     _check(library().sluice_problem_init(byref(problem), sizeof(problem), byref(error)), error)
     problem.op = _one_of("op", op, OPS)
-    problem.m, problem.d, problem.h = m, d, h
+    for field, value in (("m", m), ("d", d), ("h", h)):
+        setattr(problem, field, _fits(field, value, c_int64))
     problem.x_dtype = problem.y_dtype = _one_of("dtype", dtype, DTYPES)
     problem.w_dtype = _one_of("weight_dtype", weight_dtype or dtype, WEIGHT_DTYPES)
     if problem.w_dtype < len(DTYPES):  # gradients are never in blocks
@@ -370,9 +379,9 @@ def _problem(
 def _options(variant: str | None, config: str | None, threads: int) -> COptions:
     options = COptions()
     options.struct_size = sizeof(COptions)
-    options.variant = variant.encode() if variant else None
-    options.config = config.encode() if config else None
-    options.threads = threads
+    options.variant = None if variant is None else variant.encode()
+    options.config = None if config is None else config.encode()
+    options.threads = _fits("threads", threads, c_int32)
     return options
 
 

@@ -5,7 +5,8 @@
 and of ``sluice memory --json`` in any mixture. The page loads nothing: style and drawings are
 in it.
 
-Exit status: 0 done, 1 the page cannot be written, 2 usage or a file that is no results file.
+Exit status: 0 done, 1 the page cannot be written, 2 usage or a file that is no results file,
+3 no matplotlib.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
-from sluice import formats, plots
+from sluice import formats
 from sluice.pipe import end_with_reader
 from sluice.results import (
     UNIT_ROUNDOFF,
@@ -35,6 +36,13 @@ from sluice.results import (
     speedup,
     text,
 )
+
+try:
+    from sluice import plots
+except ModuleNotFoundError as missing:  # main() says so; --help needs none
+    if missing.name != "matplotlib":
+        raise
+    plots = None  # type: ignore[assignment]
 
 # A table of more rows is folded away until it is asked for.
 _FOLD_ABOVE = 40
@@ -405,6 +413,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("results", nargs="+", type=Path, help="files of bench or memory --json")
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="the page")
     arguments = parser.parse_args(argv)
+    if plots is None:
+        print(f"sluice.report: {sys.executable} has no matplotlib", file=sys.stderr)
+        return 3
     try:
         page = render([load(path) for path in arguments.results])
     except ResultsError as error:
