@@ -293,7 +293,7 @@ void add_bench(CLI::App& app, Context& context) {
   const auto names = harness::row_baselines();
   verb->add_option("--milliseconds", args->milliseconds,
                    "Timing of each candidate, for sweeps over many shapes; 0 for 300, or 50 quick")
-      ->check(CLI::NonNegativeNumber);
+      ->check(positive(true));
   verb->add_option("--baseline", args->baselines, "Time this baseline alone; may be repeated")
       ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())));
   verb->add_option("--json", args->json, "Write results to this file, - for standard output");

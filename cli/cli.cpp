@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -56,6 +57,19 @@ CLI::Validator at_least(std::int64_t least) {
         return fmt::format("got {}, wanted an integer of at least {}", text, least);
       },
       fmt::format("INT >= {}", least));
+}
+
+CLI::Validator positive(bool or_zero) {
+  const char* const wanted = or_zero ? "a number of at least 0" : "a number above 0";
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        double value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool whole = error == std::errc{} && end == text.data() + text.size();
+        if (whole && std::isfinite(value) && (value > 0 || (or_zero && value == 0))) return "";
+        return fmt::format("got {}, wanted {}", text, wanted);
+      },
+      or_zero ? "NUMBER >= 0" : "NUMBER > 0");
 }
 
 int exit_code(const Error& error) noexcept {

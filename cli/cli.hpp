@@ -64,6 +64,8 @@ void add_tune_cache_option(CLI::App& verb, Context& context);
 
 /// Accepts integers from `least` on; the message says so.
 [[nodiscard]] CLI::Validator at_least(std::int64_t least);
+/// Accepts finite numbers above 0, and 0 itself with `or_zero`; the message says so.
+[[nodiscard]] CLI::Validator positive(bool or_zero = false);
 
 /// The exit code for an error of the library.
 [[nodiscard]] int exit_code(const Error& error) noexcept;

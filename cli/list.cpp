@@ -65,7 +65,12 @@ int list_variants() {
 
 void add_list(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand("list", "Models, gates or variants of this build");
-  verb->require_subcommand(1);
+  verb->require_subcommand(0, 1);
+  verb->callback([verb, &context] {
+    if (verb->get_subcommands().empty()) {
+      context.exit_code = fail(kUsage, "list: wanted models, gates or variants");
+    }
+  });
   verb->add_subcommand("models", "Model presets and their shapes")->callback([&context] {
     context.exit_code = list_models();
   });

@@ -19,6 +19,9 @@ int program(int argc, char** argv) {
   app.set_version_flag("--version", std::string("sluice ") + SLUICE_VERSION);
   app.require_subcommand(1);
   app.fallthrough();
+  app.failure_message([](const CLI::App*, const CLI::Error& e) {
+    return std::string("sluice: ") + e.what() + "; --help says more\n";
+  });
   Context context;
   context.argc = argc;
   context.argv = argv;

@@ -174,7 +174,7 @@ void add_tune(CLI::App& app, Context& context) {
   const auto args = std::make_shared<Arguments>();
   add_work_options(*verb, args->work);
   verb->add_option("--seconds", args->seconds, "For all problems together")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   verb->add_option("--memory", args->memory_mib,
                    "MiB of device memory for operands; 0 for a quarter of the device's")
