@@ -82,7 +82,7 @@ void schedule_dots(const Problem& p, Schedule& s, Arena& arena) {
   s.dot_cols = dot_task_rows(bytes_of(p.w_dtype, p.d), p.h, s.threads);
   s.dot_rows = dot_task_rows(bytes_of(p.w_dtype, p.h), p.d, s.threads);
   const auto tokens_bytes = [&](std::int64_t k) {
-    return p.m * token_stride(k, s.pairs) * (s.pairs ? size_bytes(DType::kBF16) : kFloat);
+    return p.m * token_stride(k, s.pairs) * size_bytes(token_dtype(p, s.pairs, k));
   };
   s.input = arena.take(tokens_bytes(p.op == Op::kDown ? p.h : p.d));
   if (p.op == Op::kMlp) s.hidden = arena.take(tokens_bytes(p.h));
@@ -218,6 +218,12 @@ bool multiplies_bf16(const Problem& p) noexcept {
   if (p.x_dtype != DType::kBF16) return false;
   if (p.w_dtype == DType::kQ8_0 || p.w_dtype == DType::kQ4_0) return forward;
   return p.w_dtype == DType::kBF16 && (forward || (backward && p.y_dtype == DType::kBF16));
+}
+
+DType token_dtype(const Problem& p, bool pairs, std::int64_t width) noexcept {
+  if (pairs) return DType::kBF16;
+  const bool own = p.m == 1 && p.w_dtype == p.x_dtype && width > DotKernels::kMaxWideCols;
+  return own ? p.x_dtype : DType::kF32;
 }
 
 std::int64_t max_dot_tokens(const Problem& p, SimdTarget target) noexcept {

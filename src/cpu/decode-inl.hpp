@@ -25,10 +25,10 @@ namespace sluice::cpu::HWY_NAMESPACE {
 
 // Elements of a row between two visits of its group, for one token. Whole rows are one stream of
 // memory, which is fastest where x comes along: from L1, where it takes 16 KiB at most, or from L2
-// beside weights of fp32, which take as many bytes as x. Else x's piece takes 8 KiB of L1.
-template <class T>
+// beside weights that take as many bytes as x. Else x's piece takes 8 KiB of L1.
+template <class T, class X>
 constexpr std::int64_t one_block(std::int64_t k) {
-  return sizeof(T) == sizeof(float) || k <= 4096 ? k : 2048;
+  return sizeof(T) == sizeof(X) || k <= DotKernels::kMaxWideCols ? k : 2048;
 }
 // So far ahead memory is asked for then, where a row is no longer than that.
 inline constexpr std::int64_t kAheadBytes = 4096;
@@ -54,8 +54,8 @@ HWY_INLINE hn::Vec<F32> sum_of(const hn::Vec<F32> (&v)[kCount]) {
 }
 
 // sum[c] += the c-th of kCount vectors of weights by those of x, what lies `ahead` prefetched.
-template <class T, int kCount, int kChains>
-HWY_INLINE void add_vectors(const void* line, const void* ahead, const float* x, std::int64_t k,
+template <class T, class X, int kCount, int kChains>
+HWY_INLINE void add_vectors(const void* line, const void* ahead, const void* x, std::int64_t k,
                             hn::Vec<F32> (&sum)[kChains]) {
   constexpr auto kElem = static_cast<std::int64_t>(sizeof(T));
   const F32 d;
@@ -63,13 +63,13 @@ HWY_INLINE void add_vectors(const void* line, const void* ahead, const float* x,
 #pragma GCC unroll 8
   for (int c = 0; c < kCount; ++c) {
     const std::int64_t at = k + c * kLanes;
-    sum[c] = hn::MulAdd(load<T>(d, element<T>(line, at)), hn::LoadU(d, x + at), sum[c]);
+    sum[c] = hn::MulAdd(load<T>(d, element<T>(line, at)), load<X>(d, element<X>(x, at)), sum[c]);
   }
 }
 
 // partial += line[begin, end) · x, lane by lane; the same piece of `ahead` is prefetched.
-template <class T>
-HWY_NOINLINE void dot_piece(const void* line, const void* ahead, const float* x, std::int64_t begin,
+template <class T, class X>
+HWY_NOINLINE void dot_piece(const void* line, const void* ahead, const void* x, std::int64_t begin,
                             std::int64_t end, float* partial) {
   constexpr int kChains = 8;
   const F32 d;
@@ -78,23 +78,24 @@ HWY_NOINLINE void dot_piece(const void* line, const void* ahead, const float* x,
   for (int c = 0; c < kChains; ++c) sum[c] = hn::Zero(d);
   std::int64_t k = begin;
   for (; k + kChains * kLanes <= end; k += kChains * kLanes) {
-    add_vectors<T, kChains>(line, ahead, x, k, sum);
+    add_vectors<T, X, kChains>(line, ahead, x, k, sum);
   }
   // What is left keeps to many chains: short rows are mostly such ends.
   if (k + 4 * kLanes <= end) {
-    add_vectors<T, 4>(line, ahead, x, k, sum);
+    add_vectors<T, X, 4>(line, ahead, x, k, sum);
     k += 4 * kLanes;
   }
   if (k + 2 * kLanes <= end) {
-    add_vectors<T, 2>(line, ahead, x, k, sum);
+    add_vectors<T, X, 2>(line, ahead, x, k, sum);
     k += 2 * kLanes;
   }
   if (k + kLanes <= end) {
-    add_vectors<T, 1>(line, ahead, x, k, sum);
+    add_vectors<T, X, 1>(line, ahead, x, k, sum);
     k += kLanes;
   }
   if (k < end) {
-    sum[1] = hn::MulAdd(load_n<T>(d, element<T>(line, k), end - k), hn::LoadU(d, x + k), sum[1]);
+    sum[1] = hn::MulAdd(load_n<T>(d, element<T>(line, k), end - k), load<X>(d, element<X>(x, k)),
+                        sum[1]);
   }
   const auto all = sum_of(sum);
   hn::StoreU(begin > 0 ? hn::Add(hn::LoadU(d, partial), all) : all, d, partial);
@@ -126,20 +127,19 @@ HWY_INLINE void sum_lanes(const float* const (&v)[4], float* sums) {
   add_halves(add_halves, d, blocks);
 }
 
-template <class T>
-void dot_one_token(const void* const* lines, int count, const float* x, std::int64_t k,
-                   float* out) {
+template <class T, class X>
+void dot_one_token(const void* const* lines, int count, const void* x, std::int64_t k, float* out) {
   constexpr auto kElem = static_cast<std::int64_t>(sizeof(T));
   alignas(64) float partial[kOneRows][kLanes] = {};
   const void* ahead[kOneRows];
-  const std::int64_t block = one_block<T>(k);
+  const std::int64_t block = one_block<T, X>(k);
   for (int first = 0; first < count; first += kOneRows) {
     const int rows = std::min(kOneRows, count - first);
     for (std::int64_t begin = 0; begin < k; begin += block) {
       const std::int64_t end = std::min(begin + block, k);
       stream_ahead(lines + first, rows, begin * kElem, end * kElem, k * kElem, kAheadBytes, ahead);
       for (int i = 0; i < rows; ++i) {
-        dot_piece<T>(lines[first + i], ahead[i], x, begin, end, partial[i]);
+        dot_piece<T, X>(lines[first + i], ahead[i], x, begin, end, partial[i]);
       }
     }
     alignas(64) float sums[kOneRows];
@@ -253,7 +253,7 @@ inline constexpr std::int64_t kTokensBytes = 24576;
 template <class T>
 void dots(const void* const* lines, int count, const float* x, std::int64_t ldx, int tokens,
           std::int64_t k, float* out, std::int64_t ldo) {
-  if (tokens == 1) return dot_one_token<T>(lines, count, x, k, out);
+  if (tokens == 1) return dot_one_token<T, float>(lines, count, x, k, out);
   constexpr auto kElem = static_cast<std::int64_t>(sizeof(T));
   constexpr int kPassTokens = kLanes == 16 ? 6 : 4;
   constexpr int kWide = kLanes == 16 ? 4 : 2;  // 32 or 16 registers for the sums
@@ -299,6 +299,7 @@ inline const DotKernels& dot_table() {
       .max_tokens = kLanes == 16 ? 16 : 12,
       .dots = {dots<math::BF16>, dots<math::F16>, dots<float>, nullptr, dots_of_blocks<math::Q8_0>,
                dots_of_blocks<math::Q4_0>, dots_of_blocks<math::Q4_1>},
+      .own_dots = {dot_one_token<math::BF16, math::BF16>, dot_one_token<math::F16, math::F16>},
   };
   static_assert(kTable.max_tokens <= DotKernels::kMaxTokens);
   return kTable;

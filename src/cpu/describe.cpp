@@ -30,12 +30,12 @@ double kib(std::int64_t bytes) { return static_cast<double>(bytes) / 1024; }
 long long number(std::int64_t value) { return static_cast<long long>(value); }
 
 void describe_dots(const Problem& p, const Schedule& s, std::int64_t max_tokens, Lines& out) {
-  out.add("dot products, as M <= %lld: every weight is read once, in place; tokens stay in %s",
-          number(max_tokens), s.pairs ? "bf16" : "fp32");
+  out.add("dot products, as M <= %lld: every weight is read once, in place", number(max_tokens));
   const auto tasks = [&](const char* name, std::int64_t rows, std::int64_t each, std::int64_t cols,
                          const char* what) {
-    out.add("%s: %lld tasks of %lld rows%s, %.0f KiB", name, number(ceil_div(rows, each)),
-            number(each), what, kib(each * bytes_of(p.w_dtype, cols)));
+    out.add("%s: %lld tasks of %lld rows%s, %.0f KiB; tokens in %s", name,
+            number(ceil_div(rows, each)), number(each), what, kib(each * bytes_of(p.w_dtype, cols)),
+            to_string(token_dtype(p, s.pairs, cols)));
   };
   if (p.op != Op::kDown) tasks("gate_up", p.h, s.dot_cols, p.d, " of each matrix");
   if (p.op != Op::kGateUp) tasks("down", p.d, s.dot_rows, p.h, "");

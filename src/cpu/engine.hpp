@@ -22,8 +22,10 @@ struct Engine {
         io(kernels.row),
         team{schedule.threads, plan.executor},
         payload(static_cast<char*>(payload_base)) {
-    const auto specs = operand_specs(problem);
-    for (std::size_t i = 0; i < specs.size(); ++i) matrices[i] = matrix_of(specs[i], operands);
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      const auto id = static_cast<Operand>(i);
+      if (is_used(problem, id)) matrices[i] = matrix_of(operand_spec(problem, id), operands);
+    }
   }
 
   [[nodiscard]] const Matrix& matrix(Operand id) const noexcept {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // gate_up, down and mlp for a few tokens: bound by reading the weights, each once, in place.
-// A task is a run of weight rows; tokens are kept in fp32 by all threads together.
+// A task is a run of weight rows; tokens lie widened or as they are, for all threads together.
 #include <algorithm>
 #include <array>
 
@@ -23,7 +23,7 @@ const DotKernels::PairOrder* order_of(DType weights) {
   return weights == DType::kQ4_0 ? &kOfNibbles : nullptr;
 }
 
-// Rows of tokens in the workspace as the kernels read them: fp32, or bf16 for kernels of pairs.
+// Rows of tokens in the workspace as the kernels read them: in token_dtype().
 struct Tokens {
   char* data;
   DType dtype;
@@ -51,7 +51,7 @@ static_assert(kMaxDotRows <= kChunk);
 
 Tokens tokens_at(const Engine& e, std::size_t offset, std::int64_t width) {
   const bool pairs = e.schedule.pairs;
-  const Tokens out{static_cast<char*>(e.at(offset)), pairs ? DType::kBF16 : DType::kF32,
+  const Tokens out{static_cast<char*>(e.at(offset)), token_dtype(e.problem, pairs, width),
                    token_stride(width, pairs), pairs ? order_of(e.problem.w_dtype) : nullptr};
   // In another order the padding is spread over the last unit.
   const std::int64_t whole = out.order != nullptr ? width - width % DotKernels::kPairElems : width;
@@ -138,9 +138,9 @@ Lines Forward::lines(int phase, std::int64_t task) const {
   Lines out;
   const auto append = [&](Operand id, std::int64_t first, std::int64_t count) {
     const Matrix& w = e_.matrix(id);
-    for (std::int64_t i = first; i < std::min(first + count, w.rows); ++i) {
-      out.row[static_cast<std::size_t>(out.count++)] = w.at(i, 0);
-    }
+    const std::int64_t there = std::min(count, w.rows - first);
+    w.rows_at(first, there, out.row.data() + out.count);
+    out.count += there;
   };
   if (phase == 1) {
     append(Operand::kWGate, task * cols_, cols_);
@@ -157,11 +157,11 @@ Lines Forward::lines_with_ahead(int phase, std::int64_t task) const {
   const PhaseTask next = next_task(tasks_, phase, task, e_.team.threads);
   const Matrix& w = e_.matrix(next.phase == 1 ? Operand::kWGate : Operand::kWDown);
   const std::int64_t first = next.task * (next.phase == 1 ? cols_ : rows_);
-  for (std::int64_t i = 0; i < DotKernels::kAheadLines; ++i) {
-    out.row[static_cast<std::size_t>(out.count + i)] =
-        next.there ? w.at(std::min(first + i, w.rows - 1), 0)
-                   : out.row[static_cast<std::size_t>(out.count - 1)];
-  }
+  const void** const ahead = out.row.data() + out.count;
+  const std::int64_t there =
+      next.there ? std::min<std::int64_t>(DotKernels::kAheadLines, w.rows - first) : 0;
+  w.rows_at(first, there, ahead);
+  std::fill(ahead + there, ahead + DotKernels::kAheadLines, ahead[there - 1]);
   return out;
 }
 
@@ -188,6 +188,9 @@ void Forward::dots(const Lines& lines, const Tokens& x, std::int64_t k, Sums& ou
                                       reinterpret_cast<std::uint16_t*>(x.data), x.stride, tokens, k,
                                       out.value[0], kMaxLines);
   }
+  if (x.dtype != DType::kF32) {
+    return kernels.own_dots[weights](lines.row.data(), count, x.data, k, out.value[0]);
+  }
   kernels.dots[weights](lines.row.data(), count, reinterpret_cast<float*>(x.data), x.stride, tokens,
                         k, out.value[0], kMaxLines);
 }
@@ -203,16 +206,18 @@ void Forward::gate_up_columns(std::int64_t task, std::int64_t n, const Put& put)
   const std::int64_t col = task * cols_;
   Sums sums;
   dots(lines_with_ahead(1, task), x_, p_.d, sums);
-  alignas(64) float g[kMaxDotRows];
-  alignas(64) float u[kMaxDotRows];
   alignas(64) float b_gate[kMaxDotRows];
   alignas(64) float b_up[kMaxDotRows];
-  load_vector(e_, Operand::kBGate, col, n, b_gate);
-  load_vector(e_, Operand::kBUp, col, n, b_up);
+  if (p_.bias_gate_up) {
+    load_vector(e_, Operand::kBGate, col, n, b_gate);
+    load_vector(e_, Operand::kBUp, col, n, b_up);
+  }
   for (std::int64_t t = 0; t < p_.m; ++t) {
-    for (std::int64_t i = 0; i < n; ++i) {
-      g[i] = sums.value[t][i] + b_gate[i];
-      u[i] = sums.value[t][n + i] + b_up[i];
+    float* const g = sums.value[t];
+    float* const u = g + n;
+    if (p_.bias_gate_up) {
+      e_.kernels.row.add(b_gate, n, g);
+      e_.kernels.row.add(b_up, n, u);
     }
     if (p_.save_g_u) {
       e_.io.store(e_.matrix(Operand::kG), t, col, n, g);

@@ -122,6 +122,9 @@ struct DotKernels {
   static constexpr std::int64_t kMaxTokens = 16;
   /// The same for pairs.
   static constexpr std::int64_t kMaxPairTokens = 16;
+  /// One token of more columns takes over 16 KiB of L1 in fp32: beside a stream of 16-bit weights
+  /// it is best kept in their type.
+  static constexpr std::int64_t kMaxWideCols = 4096;
   /// Rows that a kernel looks ahead at most.
   static constexpr int kAheadLines = 32;
   /// Up to here dot products beat the GEMM, whose narrowest panel has as many tokens as a vector
@@ -132,6 +135,10 @@ struct DotKernels {
   /// prefetched: what this thread reads next, or anything else where nothing follows.
   void (*dots[kDTypeCount])(const void* const* lines, int count, const float* x, std::int64_t ldx,
                             int tokens, std::int64_t k, float* out, std::int64_t ldo);
+
+  /// The same of one token in the weights' own 16-bit type; null for fp32.
+  void (*own_dots[kEngineDTypes])(const void* const* lines, int count, const void* x,
+                                  std::int64_t k, float* out) = {};
 
   /// The same of bf16, q8_0 or q4_0 (indexed by DType) with tokens in bf16, whose columns lie in
   /// pair_order() of the weights, with zeros from k to the next multiple of kPairElems. Null where

@@ -26,11 +26,23 @@ struct Matrix {
   [[nodiscard]] char* at(std::int64_t row, std::int64_t col) const noexcept {
     return base + offset_bytes(layout, dtype, row, col);
   }
+  /// out[i] = at(first + i, 0) for i < count.
+  void rows_at(std::int64_t first, std::int64_t count, const void** out) const noexcept {
+    for (std::int64_t done = 0; done < count;) {
+      const std::int64_t row = first + done;
+      const std::int64_t left = count - done;
+      const std::int64_t some = layout.block_rows == 0
+                                    ? left
+                                    : std::min(left, layout.block_rows - row % layout.block_rows);
+      const char* const begin = at(row, 0);
+      for (std::int64_t i = 0; i < some; ++i) out[done + i] = begin + i * layout.row_stride_bytes;
+      done += some;
+    }
+  }
 };
 
-/// The operand of a spec; not there where the operator does not use it or the pointer is null.
+/// The operand of a spec that the operator uses; not there where the pointer is null.
 [[nodiscard]] inline Matrix matrix_of(const OperandSpec& spec, const Operands& operands) noexcept {
-  if (spec.access == Access::kUnused) return {};
   auto* base = const_cast<char*>(static_cast<const char*>(address(operands, spec.id)));
   return {base, spec.dtype, spec.rows, spec.cols, spec.layout};
 }

@@ -171,6 +171,56 @@ TEST_P(Dot, BitsDoNotDependOnTheRowsBeside) {
   }
 }
 
+// The token of `data` in the type of the weights, zeros behind it.
+std::vector<std::uint16_t> own_token(const Operands& data, DType dtype) {
+  std::vector<std::uint16_t> out(data.x.size());
+  for (std::size_t j = 0; j < out.size(); ++j) {
+    math::store(&out[j], dtype, static_cast<double>(data.x[j]));
+  }
+  return out;
+}
+
+TEST_P(Dot, OneTokenOfTheWeightsTypeIsExactForAllRowsAndTails) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const auto dots = dot_kernels(GetParam()).own_dots[static_cast<std::size_t>(dtype)];
+    for (const int rows : {1, 2, 3, 15, 16, 17, 43}) {
+      for (const std::int64_t k : {1, 3, 15, 16, 17, 63, 64, 65, 200, 4097, 8199}) {
+        const Operands data(dtype, rows, 1, k, true);
+        const auto x = own_token(data, dtype);
+        std::vector<float> out(static_cast<std::size_t>(rows + 3), -1.0F);
+        dots(data.lines.data(), rows, x.data(), k, out.data());
+        ASSERT_NO_FATAL_FAILURE(expect_products(data, dtype, rows, 1, k, out, rows + 3));
+      }
+    }
+  }
+}
+
+// Widening is exact, so that only the order of a long row's sum may tell the two apart.
+TEST_P(Dot, OneTokenOfTheWeightsTypeHasTheBitsOfAWidenedOne) {
+  constexpr int kRows = 21;
+  constexpr std::int64_t kK = 4093;
+  const DotKernels& kernels = dot_kernels(GetParam());
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const auto type = static_cast<std::size_t>(dtype);
+    Operands data(dtype, kRows, 1, kK, false);
+    const auto x = own_token(data, dtype);
+    for (std::size_t j = 0; j < x.size(); ++j) {
+      data.x[j] = static_cast<float>(math::load(&x[j], dtype, 0));
+    }
+    std::vector<float> own(kRows);
+    std::vector<float> widened(kRows);
+    kernels.own_dots[type](data.lines.data(), kRows, x.data(), kK, own.data());
+    kernels.dots[type](data.lines.data(), kRows, data.x.data(), data.stride, 1, kK, widened.data(),
+                       kRows);
+    ASSERT_EQ(own, widened) << to_string(dtype);
+    for (std::size_t i = 0; i < kRows; ++i) {
+      float alone = 0;
+      kernels.own_dots[type](data.lines.data() + i, 1, x.data(), kK, &alone);
+      ASSERT_EQ(own[i], alone) << "row " << i;
+    }
+  }
+}
+
 constexpr DType kPairTypes[] = {DType::kBF16, DType::kQ8_0, DType::kQ4_0};
 
 // The tokens of `data` in bf16, which holds the integers exactly, in the order of the weights.

@@ -138,14 +138,18 @@ TEST(SimdVariant, ExplainsItsBlocks) {
     return explain(p, device).blocks;
   };
   EXPECT_EQ(blocks(Op::kMlp, 4),
-            "dot products, as M <= 16: every weight is read once, in place; tokens stay in fp32\n"
-            "gate_up: 32 tasks of 256 rows of each matrix, 1024 KiB\n"
-            "down: 32 tasks of 64 rows, 1024 KiB");
+            "dot products, as M <= 16: every weight is read once, in place\n"
+            "gate_up: 32 tasks of 256 rows of each matrix, 1024 KiB; tokens in fp32\n"
+            "down: 32 tasks of 64 rows, 1024 KiB; tokens in fp32");
+  EXPECT_EQ(blocks(Op::kMlp, 1),
+            "dot products, as M <= 16: every weight is read once, in place\n"
+            "gate_up: 32 tasks of 256 rows of each matrix, 1024 KiB; tokens in fp32\n"
+            "down: 32 tasks of 64 rows, 1024 KiB; tokens in bf16");
   const Problem small{.op = Op::kMlp, .m = 1, .d = 576, .h = 1536};
   EXPECT_EQ(explain(small, device).blocks,
-            "dot products, as M <= 16: every weight is read once, in place; tokens stay in fp32\n"
-            "gate_up: 6 tasks of 256 rows of each matrix, 288 KiB\n"
-            "down: 6 tasks of 96 rows, 288 KiB");
+            "dot products, as M <= 16: every weight is read once, in place\n"
+            "gate_up: 6 tasks of 256 rows of each matrix, 288 KiB; tokens in fp32\n"
+            "down: 6 tasks of 96 rows, 288 KiB; tokens in fp32");
   EXPECT_EQ(
       blocks(Op::kDown, 600),
       "GEMM: tiles of 12 weight rows by 32 tokens, or 24 by 16, in registers\n"
