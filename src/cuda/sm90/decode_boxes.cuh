@@ -97,26 +97,35 @@ __device__ __forceinline__ void stream_boxes(const DecodeParams& p, const Decode
 template <class Cfg>
 using Sums = float[Cfg::kTokens / 2];
 
-// d += the products of one stage with this warpgroup's 64 rows.
+// A stage's tiles for this warpgroup as wgmma takes them: its 64 rows, and all tokens.
 template <class Cfg>
-__device__ __forceinline__ void multiply_boxes(const DecodeSmem<Cfg>& smem, int stage,
-                                               Sums<Cfg>& d) {
+struct StageTiles {
+  std::uint64_t rows;
+  std::uint64_t tokens;
+
+  static __device__ __forceinline__ StageTiles of(const DecodeSmem<Cfg>& smem, int stage) {
+    stage = ptx::warp_uniform(stage);
+    const char* at = smem.weights(stage) + ptx::warp_uniform(first_unit<Cfg>()) * kBoxBytes;
+    return {ptx::descriptor_sw128(ptx::shared_address(at)),
+            ptx::descriptor_sw128(ptx::shared_address(smem.activations(stage)))};
+  }
+};
+
+// d += the products of one stage.
+template <class Cfg>
+__device__ __forceinline__ void multiply_boxes(const StageTiles<Cfg>& tiles, Sums<Cfg>& d) {
   using Mma = ptx::Wgmma<Cfg::kTokens, typename Cfg::Element>;
   // In a descriptor, addresses count 16 bytes.
   constexpr int kWeightSpan = Cfg::kRows * kSpanBytes / 16;
   constexpr int kTokenSpan = Cfg::kTokens * kSpanBytes / 16;
-  stage = ptx::warp_uniform(stage);
-  const char* rows = smem.weights(stage) + ptx::warp_uniform(first_unit<Cfg>()) * kBoxBytes;
-  const std::uint64_t a = ptx::descriptor_sw128(ptx::shared_address(rows));
-  const std::uint64_t b = ptx::descriptor_sw128(ptx::shared_address(smem.activations(stage)));
   ptx::wgmma_fence();
   // NOTE: no branch between wgmma, for ptxas waits at each (C7519, C7520: 70 clocks for one of 32).
 #pragma unroll
   for (int span = 0; span < Cfg::kSpans; ++span) {
 #pragma unroll
     for (int step = 0; step < kSpanColumns / 16; ++step) {
-      Mma::mma(d, ptx::further(a, span * kWeightSpan + step * 2),
-               ptx::further(b, span * kTokenSpan + step * 2), false);
+      Mma::mma(d, ptx::further(tiles.rows, span * kWeightSpan + step * 2),
+               ptx::further(tiles.tokens, span * kTokenSpan + step * 2), false);
     }
   }
   ptx::wgmma_commit();
@@ -292,8 +301,11 @@ __device__ __forceinline__ void consume_boxes(const DecodeParams& p, const Decod
     }
     Sums<Cfg> d = {};
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
+      // Before the wait: behind one for h stages stand full, and what lies between their products
+      // is time.
+      const auto tiles = StageTiles<Cfg>::of(smem, ring.stage);
       ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
-      multiply_boxes<Cfg>(smem, ring.stage, d);
+      multiply_boxes<Cfg>(tiles, d);
       release<Cfg>(smem, ring.stage);
       ring.advance();
     }
