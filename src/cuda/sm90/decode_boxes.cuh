@@ -211,6 +211,12 @@ struct TokenColumn {
   __device__ __forceinline__ void advance() { at += step_bytes; }
 };
 
+// Slices that a thread finishes together, half of all, as many as a CTA of a pair has. No branch
+// stands between them: a slice alone is a chain of exponential, reciprocal and store, or of load
+// and store, and at most two warps share a scheduler here.
+template <class Cfg>
+inline constexpr int kTogether = Cfg::kTokens / kSliceTokens / 2;
+
 // h of one block, from a warpgroup's sums.
 template <class Cfg>
 __device__ __forceinline__ void finish_pairs(const DecodeParams& p, UnitRange block,
@@ -227,19 +233,27 @@ __device__ __forceinline__ void finish_pairs(const DecodeParams& p, UnitRange bl
     TokenColumn<Element> h(p.h_out, tokens, pair);
     int token = tokens.first;
 #pragma unroll
-    for (int i = 0; i < Cfg::kTokens / kSliceTokens; ++i) {
+    for (int i = 0; i < Cfg::kTokens / kSliceTokens; i += kTogether<Cfg>) {
       if (token >= p.m) break;
+      Element values[kTogether<Cfg>][2];
 #pragma unroll
-      for (int behind = 0; behind < 2; ++behind) {
-        const float first = d[i * 4 + behind];
-        const float second = d[i * 4 + behind + 2];
-        const float g = (up_first ? second : first) + b_gate;
-        const float u = (up_first ? first : second) + b_up;
-        const auto value = Element(math::gate_mul(gate, g, u));
-        if (token + behind < p.m) *h.token(behind) = value;
+      for (int j = 0; j < kTogether<Cfg>; ++j) {
+#pragma unroll
+        for (int behind = 0; behind < 2; ++behind) {
+          const float first = d[(i + j) * 4 + behind];
+          const float second = d[(i + j) * 4 + behind + 2];
+          const float g = (up_first ? second : first) + b_gate;
+          const float u = (up_first ? first : second) + b_up;
+          values[j][behind] = Element(math::gate_mul(gate, g, u));
+        }
       }
-      h.advance();
-      token += tokens.step;
+#pragma unroll
+      for (int j = 0; j < kTogether<Cfg>; ++j) {
+        if (token < p.m) *h.token(0) = values[j][0];
+        if (token + 1 < p.m) *h.token(1) = values[j][1];
+        h.advance();
+        token += tokens.step;
+      }
     }
   });
 }
@@ -262,19 +276,31 @@ __device__ __forceinline__ void finish_down(const DecodeParams& p, UnitRange blo
     TokenColumn<Element> residual(p.residual, tokens, row);
     int token = tokens.first;
 #pragma unroll
-    for (int i = 0; i < Cfg::kTokens / kSliceTokens; ++i) {
+    for (int i = 0; i < Cfg::kTokens / kSliceTokens; i += kTogether<Cfg>) {
       if (token >= p.m) break;
+      Element added[kTogether<Cfg>][2] = {};
+      if (adds) {
+        int at = token;
 #pragma unroll
-      for (int behind = 0; behind < 2; ++behind) {
-        if (token + behind >= p.m) break;
-        float sum = d[i * 4 + half * 2 + behind] + bias;
-        // From L2: with a norm another SM wrote it in this launch.
-        if (adds) sum += static_cast<float>(__ldcg(residual.token(behind)));
-        *y.token(behind) = Element(sum);
+        for (int j = 0; j < kTogether<Cfg>; ++j) {
+          // From L2: with a norm another SM wrote it in this launch.
+          if (at < p.m) added[j][0] = __ldcg(residual.token(0));
+          if (at + 1 < p.m) added[j][1] = __ldcg(residual.token(1));
+          residual.advance();
+          at += tokens.step;
+        }
       }
-      y.advance();
-      residual.advance();
-      token += tokens.step;
+#pragma unroll
+      for (int j = 0; j < kTogether<Cfg>; ++j) {
+#pragma unroll
+        for (int behind = 0; behind < 2; ++behind) {
+          float sum = d[(i + j) * 4 + half * 2 + behind] + bias;
+          if (adds) sum += static_cast<float>(added[j][behind]);
+          if (token + behind < p.m) *y.token(behind) = Element(sum);
+        }
+        y.advance();
+        token += tokens.step;
+      }
     }
   }
 }
