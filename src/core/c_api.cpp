@@ -197,6 +197,7 @@ sluice_status sluice_cuda_device(int32_t ordinal, sluice_device* device, size_t 
 }
 
 const char* sluice_variant_name(sluice_backend backend, int32_t index) {
+  if (index < 0) return nullptr;
   for (const detail::Variant& v : detail::variants()) {
     if (backend != static_cast<sluice_backend>(v.backend)) continue;
     if (index-- == 0) return v.name;

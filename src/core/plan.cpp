@@ -37,7 +37,7 @@ Expected<Config> choose_config(const Variant& v, const Problem& problem, const D
   std::array<Config, detail::kMaxConfigs> configs;
   const std::size_t count = std::min(configs.size(), v.configs(problem, device, configs));
   for (std::size_t i = 0; i < count; ++i) {
-    if (name == nullptr || name[0] == '\0' || same(configs[i].name, name)) return configs[i];
+    if (name == nullptr || same(configs[i].name, name)) return configs[i];
   }
   if (count == 0) {
     return make_error(ErrorCode::kInternal, "variant %s: supports the problem but has no config",
@@ -103,7 +103,8 @@ std::optional<Choice> tuned(const Problem& problem, const Device& device, const 
   if (const Reason reason = refusal(*v, problem, device); !reason.empty()) {
     return passed_over(reason.text);
   }
-  const auto config = choose_config(*v, problem, device, entry->config);
+  const char* const name = entry->config[0] == '\0' ? nullptr : entry->config;
+  const auto config = choose_config(*v, problem, device, name);
   if (!config) return passed_over(config.error().message);
   const bool known =
       entry->source == ChoiceSource::kNearestEntry || entry->source == ChoiceSource::kShippedTable;

@@ -17,12 +17,17 @@ constexpr std::size_t kAlignment = 4096;
 
 class CudaArena final : public timing::Arena {
  public:
-  CudaArena(int ordinal, int before, cudaStream_t stream)
-      : ordinal_(ordinal), before_(before), stream_(stream) {}
+  CudaArena(int ordinal, int before) : ordinal_(ordinal), before_(before) {}
   ~CudaArena() override {
     CudaArena::free_all();
-    static_cast<void>(cudaStreamDestroy(stream_));
+    if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
     static_cast<void>(cudaSetDevice(before_));
+  }
+
+  Status open() {
+    SLUICE_CUDA_TRY(cudaSetDevice(ordinal_));
+    SLUICE_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    return {};
   }
 
   [[nodiscard]] Stream stream() const noexcept override { return stream_; }
@@ -79,7 +84,7 @@ class CudaArena final : public timing::Arena {
 
   int ordinal_;
   int before_;  // the caller's current device
-  cudaStream_t stream_;
+  cudaStream_t stream_ = nullptr;
   std::vector<void*> blocks_;
 };
 
@@ -88,10 +93,9 @@ class CudaArena final : public timing::Arena {
 Expected<std::unique_ptr<timing::Arena>> make_arena(int ordinal) {
   int before = 0;
   SLUICE_CUDA_TRY(cudaGetDevice(&before));
-  SLUICE_CUDA_TRY(cudaSetDevice(ordinal));
-  cudaStream_t stream = nullptr;
-  SLUICE_CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  return std::unique_ptr<timing::Arena>(std::make_unique<CudaArena>(ordinal, before, stream));
+  auto arena = std::make_unique<CudaArena>(ordinal, before);
+  SLUICE_TRY(arena->open());
+  return std::unique_ptr<timing::Arena>(std::move(arena));
 }
 
 }  // namespace sluice::cuda

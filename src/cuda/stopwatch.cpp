@@ -49,8 +49,8 @@ class CudaStopwatch final : public timing::Stopwatch {
     const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
     static_cast<void>(cudaGraphDestroy(graph));
     if (made != cudaSuccess) return cuda_error(made, "cudaGraphInstantiate");
-    SLUICE_CUDA_TRY(cudaGraphUpload(exec, stream_));
     graphs_.push_back(exec);
+    SLUICE_CUDA_TRY(cudaGraphUpload(exec, stream_));
     return graphs_.size() - 1;
   }
 

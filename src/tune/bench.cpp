@@ -92,15 +92,16 @@ class DeviceBench final : public Bench {
     arena_->free_all();
     workspace_ = {};
     const auto specs = operand_specs(largest);
-    std::int64_t bytes = 0;
-    for (const OperandSpec& spec : specs) bytes += own_bytes(spec);
     const std::int64_t limit =
         max_bytes_ > 0 ? max_bytes_
                        : std::min(device_.memory_bytes / 4, arena_->free_bytes() / 4 * 3);
-    if (bytes > limit) {
+    std::int64_t bytes = 0;
+    for (const OperandSpec& spec : specs) {
+      bytes += own_bytes(spec);
+      if (bytes <= limit) continue;  // legal sizes that add up to 2^63 end here
       return make_error(ErrorCode::kOutOfMemory,
-                        "tune: the operands of one layer take %lld bytes, %lld may be used",
-                        static_cast<long long>(bytes), static_cast<long long>(limit));
+                        "tune: the operands up to %s take %lld bytes a layer, %lld may be used",
+                        spec.name, static_cast<long long>(bytes), static_cast<long long>(limit));
     }
     const std::size_t wanted = timing::chain_copies(bytes, device_);
     const auto fitting = static_cast<std::size_t>(limit / std::max<std::int64_t>(bytes, 1));

@@ -150,20 +150,24 @@ class Tuner {
     Pasts& pasts = history_[m];
     for (std::size_t i = 0; i < plans.size(); ++i) {
       const Lane& lane = result.lanes[i];
+      if (lane.time.samples == 0) continue;
       pasts[name_of(plans[i])] = {lane.time.median_us / copies, lane.state == LaneState::kHopeless};
     }
   }
 
+  // Time may end before a candidate's first sample.
   static std::vector<TuneTime> times_of(const std::vector<Plan>& plans, const RaceResult& result,
                                         double copies) {
-    std::vector<TuneTime> out(plans.size());
+    std::vector<TuneTime> out;
     for (std::size_t i = 0; i < plans.size(); ++i) {
       const timing::Statistics& time = result.lanes[i].time;
-      std::snprintf(out[i].variant, sizeof(out[i].variant), "%s", plans[i].variant_name());
-      std::memcpy(out[i].config, plans[i].config.name, sizeof(out[i].config));
-      out[i].us = time.median_us / copies;
-      out[i].us_noise = time.us_noise / copies;
-      out[i].samples = static_cast<int>(time.samples);
+      if (time.samples == 0) continue;
+      TuneTime& timed = out.emplace_back();
+      std::snprintf(timed.variant, sizeof(timed.variant), "%s", plans[i].variant_name());
+      std::memcpy(timed.config, plans[i].config.name, sizeof(timed.config));
+      timed.us = time.median_us / copies;
+      timed.us_noise = time.us_noise / copies;
+      timed.samples = static_cast<int>(time.samples);
     }
     return out;
   }

@@ -114,6 +114,7 @@ class Queries(unittest.TestCase):
             (lambda: sluice.plan(1, 8, 8, device="cuda:4294967296"), "^device: got 4294967296"),
             (lambda: sluice.plan(1, 8, 8, variant="cpu.none"), "cpu.none"),
             (lambda: sluice.plan(1, 8, 8, variant=""), '^variant: got "", wanted'),
+            (lambda: sluice.plan(1, 8, 8, config=""), '^config: got "", wanted'),
             (lambda: sluice.plan(1, 8, 8, dtype="int3"), "^dtype: got 'int3', wanted one of bf16"),
             (lambda: sluice.plan(1, 8, 8, op="mul"), "^op: got 'mul'"),
             (lambda: sluice.plan(1, 8, 8, device="tpu"), "^device: got 'tpu'"),

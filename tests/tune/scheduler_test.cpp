@@ -84,6 +84,21 @@ TEST(Scheduler, TunesOnTheCpuAtHand) {
 }
 
 // The same entries give the same choices; a problem that was never tuned gets its neighbour's.
+// Rows so far apart that the extents of legal operands add up to more than 2^63 bytes.
+TEST(Scheduler, OperandsBeyondAllMemoryAreRefused) {
+  Problem p{.op = Op::kMlpGrad, .m = std::int64_t{1} << 28, .d = 8, .h = std::int64_t{1} << 28};
+  const Layout apart{.row_stride_bytes = std::int64_t{1} << 32};
+  for (Layout Layouts::*layout : {&Layouts::x, &Layouts::dy, &Layouts::g_u, &Layouts::dg_du,
+                                  &Layouts::dx, &Layouts::w_gate_up, &Layouts::dw_gate_up}) {
+    p.layout.*layout = apart;
+  }
+  p.save_dg_du = true;
+  ASSERT_TRUE(test::succeeds(validate(p)));
+  Scheduler scheduler(cpu_device());
+  EXPECT_TRUE(test::fails(scheduler.tune(std::span(&p, 1), small()), ErrorCode::kOutOfMemory,
+                          "1048576 may be used"));
+}
+
 TEST(Scheduler, SavesAndLoads) {
   const Folder folder;
   const std::string path = folder.write("cache", cache_of(mlp(16)));

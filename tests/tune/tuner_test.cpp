@@ -277,6 +277,18 @@ TEST(Tuner, TimeEndsItAndTheNearestServes) {
   EXPECT_EQ(tuned.outcomes[63].state, TuneState::kMeasured);
 }
 
+// A candidate that time left out has no time of 0, which would be the fastest.
+TEST(Tuner, TimesAreOfWhatWasTimed) {
+  FakeBench slow([](const std::string&, std::int64_t) { return 1e6; });
+  const Tuned late = tune(slow, mlps({16}), {.max_seconds = 1});
+  EXPECT_EQ(late.outcomes[0].state, TuneState::kNoTime);
+  EXPECT_TRUE(late.outcomes[0].times.empty());
+  FakeBench bench(avx2_wins);
+  const Tuned timed = tune(bench, mlps({16}));
+  EXPECT_EQ(timed.outcomes[0].times.size(), 3U);
+  for (const TuneTime& time : timed.outcomes[0].times) EXPECT_GT(time.samples, 0) << time.config;
+}
+
 // The bar of the command: a model's 66 token counts within a minute, at GPU-like times.
 TEST(Tuner, AModelFitsInAMinute) {
   FakeBench bench([](const std::string& config, std::int64_t m) {

@@ -64,7 +64,9 @@ TEST(CApi, VariantNamesAreTheTable) {
     EXPECT_EQ(sluice_variant_name(SLUICE_CPU, static_cast<int32_t>(i)), names[i]);
   }
   EXPECT_EQ(sluice_variant_name(SLUICE_CPU, static_cast<int32_t>(names.size())), nullptr);
-  EXPECT_EQ(sluice_variant_name(SLUICE_CPU, -1), nullptr);
+  for (const int32_t below : {-1, INT32_MIN}) {
+    EXPECT_EQ(sluice_variant_name(SLUICE_CPU, below), nullptr);
+  }
   EXPECT_EQ(sluice_variant_name(9, 0), nullptr);
 }
 

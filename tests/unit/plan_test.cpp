@@ -218,6 +218,9 @@ TEST(Plan, ForcesAConfigByName) {
   EXPECT_STREQ(made->variant_name(), "cpu.reference");
   EXPECT_EQ(made->source, ChoiceSource::kForced);
   EXPECT_TRUE(refuses(plan(p, cpu_device(), {.config = "none"}), "config: got \"none\", wanted"));
+  EXPECT_TRUE(refuses(plan(p, cpu_device(), {.config = ""}), "config: got \"\", wanted"));
+  EXPECT_TRUE(refuses(plan(p, cpu_device(), {.variant = "cpu.reference", .config = ""}),
+                      "config: got \"\", wanted"));
   EXPECT_TRUE(refuses(plan(p, cpu_device(), {.variant = "cpu.reference", .config = "none"}),
                       "cpu.reference offers for this problem, such as \"cpu.reference.fp64\""));
 }
