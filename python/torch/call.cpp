@@ -64,6 +64,9 @@ constexpr std::array<Description, sluice::kOperandCount> kDescriptions = {{
 
 const Description& description(Operand id) { return kDescriptions[static_cast<std::size_t>(id)]; }
 
+// Torch's tensors may have any number; a result's sizes and strides lie on the stack here.
+constexpr std::size_t kMaxDims = 64;
+
 // A tensor's shape as it lies in memory; the pointers are the tensor's.
 struct Shape {
   std::size_t dims = 0;
@@ -81,6 +84,9 @@ struct Shape {
 Shape shape_of(const char* name, const Tensor& tensor) {
   const auto sizes = tensor.sizes();
   if (sizes.empty()) refuse(name, "expected at least one dimension, got a scalar");
+  if (sizes.size() > kMaxDims) {
+    refuse(name, "expected at most %zu dimensions, got %zu", kMaxDims, sizes.size());
+  }
   return {sizes.size(), sizes.data(), tensor.strides().data()};
 }
 
@@ -148,9 +154,6 @@ sluice_layout layout_of(Operand id, const Shape& shape, sluice_dtype dtype) {
   if (stride != shape.width() || layout.block_rows != 0) layout.row_stride_bytes = stride * elem;
   return layout;
 }
-
-// What Torch's own tensors have at most.
-constexpr std::size_t kMaxDims = 64;
 
 // Contiguous, in the shape of `like` but for the last dimension, in its type.
 Tensor empty(const Tensor& like, const Shape& shape, std::int64_t width) {

@@ -317,6 +317,8 @@ class Errors(OnDevice):
             (lambda: ops.norm_mlp(x, x[0], w_gate, w_up, w_down, eps=0.0), "^norm.eps: got 0"),
             (lambda: ops.mlp(x.int(), w_gate, w_up, w_down), "^x: expected bfloat16, float16"),
             (lambda: ops.mlp(x[0, 0], w_gate, w_up, w_down), "^x: expected at least one dimension"),
+            (lambda: ops.mlp(x.view([1] * 98 + [5, 24]), w_gate, w_up, w_down),
+             "^x: expected at most 64 dimensions, got 100"),
             (lambda: ops.gate_up(x, w_gate, torch.cat([w_up, w_up], 1)[:, :24]), "^w_up: .*strides"),
             (lambda: ops.gate_up(x.T, w_gate, w_up), "^x: expected a contiguous last dimension"),
             (lambda: ops.gate_up(x.view(5, 2, 12).transpose(0, 1), w_gate, w_up), "^x: its leading"),
