@@ -176,6 +176,23 @@ class Patch(unittest.TestCase):
 
         self.left(shard, "up_proj.weight is .*Sharded, not a dense parameter")
 
+    def test_a_projection_without_a_weight_is_left_alone(self) -> None:
+        class Packed(nn.Module):
+            """As a quantised linear: its numbers have another name."""
+
+            def __init__(self, linear: nn.Linear) -> None:
+                super().__init__()
+                self.register_buffer("packed", linear.weight.detach())
+                self.register_buffer("shift", linear.bias.detach())
+
+            def forward(self, x: Tensor) -> Tensor:
+                return nn.functional.linear(x, self.packed, self.shift)
+
+        def pack(mlp: nn.Module) -> None:
+            mlp.down_proj = Packed(mlp.down_proj)
+
+        self.left(pack, "down_proj is .*Packed, not torch.nn.Linear")
+
     def test_activations_and_classes_that_are_not_known_are_left_alone(self) -> None:
         model = small_model(hidden_act="mish")
         result = sluice.patch(model)
@@ -198,6 +215,17 @@ class Patch(unittest.TestCase):
         first.undo()
         first.undo()
         self.assertEqual(len(sluice.patch(model).patched), 2)
+
+    def test_undoing_leaves_what_was_put_around_it_since(self) -> None:
+        model = randomise(small_model())
+        mlp, x = mlps(model)[0], torch.randn(3, 32)
+        own = mlp(x)
+        report = sluice.patch(model)
+        patched = mlp.forward
+        mlp.forward = lambda x: 2 * patched(x)  # as offloading does
+        report.undo()
+        self.assertTrue(torch.equal(mlp(x), 2 * own))
+        self.assertNotIn("forward", mlps(model)[1].__dict__)
 
     def test_autocast_and_other_types_compute_as_before(self) -> None:
         model = randomise(small_model())

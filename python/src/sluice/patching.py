@@ -11,7 +11,7 @@ module that becomes one of these later computes as it did before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MethodType
 from typing import Any
 
@@ -109,9 +109,9 @@ def _forward(self: nn.Module, x: Tensor) -> Tensor:
     device = x.device.type
     if (
         device not in settings.backends
+        or _obstacle(self, settings.family) is not None  # else down_proj may have no weight
         or x.dtype is not self.down_proj.weight.dtype
         or torch.is_autocast_enabled(device)
-        or _obstacle(self, settings.family) is not None
     ):
         return type(self).forward(self, x)
     return settings.family.mlp(self, x, settings.gate, **settings.options)
@@ -146,10 +146,15 @@ class Patched:
     _modules: list[nn.Module] = field(default_factory=list, repr=False)
 
     def undo(self) -> None:
-        """Gives every module its own forward back. A second call does nothing."""
+        """Gives every module its own forward back; where somebody has wrapped Sluice's since, theirs stays,
+        around the module's own. A second call does nothing."""
         for module in self._modules:
-            del module.forward
-            del module._sluice
+            ours = getattr(module.__dict__.get("forward"), "__func__", None)
+            if ours in (_forward, _forward_hidden_states):
+                del module.forward
+                del module._sluice
+            else:
+                module._sluice = replace(module._sluice, backends=frozenset())
         self._modules.clear()
         self.patched.clear()
 
