@@ -18,7 +18,7 @@ namespace sluice::cuda {
 namespace {
 
 namespace fake = fake_cublaslt;
-using std::chrono_literals::operator""s;
+using namespace std::chrono_literals;  // NOLINT: the suffix of a number
 
 constexpr int kThreads = 8;
 
@@ -41,6 +41,7 @@ template <class F>
 void on_threads(const F& f) {
   std::latch start(kThreads);
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
       start.arrive_and_wait();
