@@ -154,7 +154,12 @@ TEST(GemmConfig, MoreTokensNeverCostLess) {
       for (std::int64_t m = tiling.rows; m <= 5000; m += 37) {
         const GemmShape shape = shape_of(kind, m, 4096, 14336);
         const double now = cuda::sm90::cost(shape, tiling);
-        EXPECT_GE(now, before) << name_of(tiling) << " at m = " << m;
+        // There down's CTAs without a partner have another model.
+        const bool other_model = kind == GemmKind::kDown && m > cuda::sm90::kStreamKMaxTokens &&
+                                 m - 37 <= cuda::sm90::kStreamKMaxTokens;
+        if (!other_model) {
+          EXPECT_GE(now, before) << name_of(tiling) << " at m = " << m;
+        }
         before = now;
       }
     }
@@ -216,14 +221,19 @@ TEST(GemmConfig, GoldenChoicesOfDown) {
   EXPECT_EQ(best(down(256, 4096, 14336)), "sk128x128c1g16");
   EXPECT_EQ(best(down(384, 4096, 14336)), "pp128x128c2g8");
   // All tiles fit one wave: the narrower ones are done first.
-  EXPECT_EQ(best(down(512, 4096, 14336)), "pp128x128c2g8");
-  // 128 tiles on 66 clusters, 2 waves: 256 / 0.99 against 88 tiles, 2 waves: 384.
-  EXPECT_EQ(best(down(1024, 4096, 14336)), "pp128x128c2g8");
+  EXPECT_EQ(best(down(512, 4096, 14336)), "pp128x128c1g16");
+  // 256 tiles on 132 CTAs, 2 waves: 256 against 128 on 66 clusters, 2 waves: 256 / 0.99.
+  EXPECT_EQ(best(down(1024, 4096, 14336)), "pp128x128c1g16");
+  EXPECT_EQ(best(down(2048, 4096, 14336)), "pp128x128c1g16");
+  EXPECT_EQ(best(down(2048, 8192, 28672)), "pp128x128c1g16");
+  // More row tiles than a group has: a partner shares the weights.
   EXPECT_EQ(best(down(4096, 4096, 14336)), "pp128x128c2g8");
   // 1024 tiles of 128, 16 waves: 2048 / 0.99 = 2069 against 11 waves of 192: 2112.
   EXPECT_EQ(best(down(8192, 4096, 14336)), "pp128x128c2g8");
   // 128 tiles of 128, one a CTA: nothing is cut.
   EXPECT_EQ(best(down(128, 16384, 53248)), "sk128x128c1g16");
+  // 129 tiles of 192, one a CTA, against 192 of 128.
+  EXPECT_EQ(best(down(384, 8192, 28672)), "pp128x192c1g16");
   // 688 tiles of 192, 11 waves (10.4 are full): 2112 against 2069.
   EXPECT_EQ(best(down(4096, 8192, 28672)), "pp128x128c2g8");
   EXPECT_EQ(best(down(8192, 8192, 28672)), "pp128x192c2g8");
@@ -244,6 +254,25 @@ TEST(GemmConfig, GoldenChoicesOfGateUpGrad) {
   EXPECT_EQ(best(gate_up_grad(4096, 4096, 14336)), "pp128x192c2g8");
   EXPECT_EQ(best(gate_up_grad(8192, 4096, 14336)), "pp128x192c2g8");
   EXPECT_EQ(best(gate_up_grad(8192, 8192, 28672)), "pp128x192c2g8");
+}
+
+// dx as down, [M, 2H] by [2H, D]; of the weights the larger, [H, M] by [M, D].
+TEST(GemmConfig, GoldenChoicesOfGrads) {
+  const auto dx = [](std::int64_t m, std::int64_t d, std::int64_t h) {
+    return GemmShape{m, d, 2 * h, GemmKind::kInputGrad, kSmCount};
+  };
+  const auto dw = [](std::int64_t m, std::int64_t d, std::int64_t h) {
+    return GemmShape{h, d, m, GemmKind::kWeightGrad, kSmCount};
+  };
+  // 1024 tiles of 128, 16 waves: 2048 / 0.99 = 2069 against 11 waves of 192: 2112.
+  EXPECT_EQ(best(dx(8192, 4096, 14336)), "pp128x128c2g8");
+  EXPECT_EQ(best(dx(4096, 8192, 28672)), "pp128x128c2g8");
+  // 2752 tiles of 192 on 66 clusters, 21 waves: 4032 against 32 waves of 128: 4137.
+  EXPECT_EQ(best(dx(8192, 8192, 28672)), "pp128x192c2g8");
+  // What GpuTraining.MlpGradByEveryTiling takes for 192: 89 tiles, 2 waves, against 133, 3 waves.
+  EXPECT_EQ(best(dx(64, 17000, 72)), "pp128x192c2g8");
+  EXPECT_EQ(best(dw(8192, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(dw(4096, 8192, 28672)), "pp128x192c2g8");
 }
 
 TEST(GemmConfig, ColumnCutsCoverEveryColumnAndNeverCostMoreThanWholeTiles) {
@@ -380,7 +409,7 @@ TEST(CudaSm90, IsChosenOnHopper) {
               "cuda.sm90 sm90.gate_up.pp128x128c2g8");
     EXPECT_EQ(chosen("1024x4096x14352:gate_up:interleaved24"),
               "cuda.sm90 sm90.gate_up.pp128x192c2g8");
-    EXPECT_EQ(chosen("512x4096x14336:down:residual"), "cuda.sm90 sm90.down.pp128x128c2g8");
+    EXPECT_EQ(chosen("512x4096x14336:down:residual"), "cuda.sm90 sm90.down.pp128x128c1g16");
     EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 sm90.gate_up_grad.pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),
               "cuda.sm90 sm90.mlp_grad.pp128x192c2g8+pp128x192c2g8");

@@ -175,11 +175,13 @@ TEST(GpuTraining, GateUpGradByEveryTiling) {
 
 // dx, the weights' and the biases' gradients by every tiling: tails everywhere, saved and
 // recomputed g and u, sums into what is there, 16-bit gradients, weights whose rows take turns.
+// The tiling of dx is that of its shape: 192 columns at D = 17000
+// (GemmConfig.GoldenChoicesOfGrads).
 TEST(GpuTraining, MlpGradByEveryTiling) {
   if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs Hopper";
   for (const std::string text :
        {"64x64x128:mlp_grad:identity:fill=integers", "64x12808x256:mlp_grad:accumulate",
-        "72x256x12808:mlp_grad:bf16/bf16/bf16/bf16",
+        "64x17000x72:mlp_grad", "72x256x12808:mlp_grad:bf16/bf16/bf16/bf16",
         "130x136x200:mlp_grad:identity:fill=integers:accumulate", "1x8x8:mlp_grad",
         "300x136x392:mlp_grad:bias:bias_down", "300x136x392:mlp_grad:recompute:bias:bias_down",
         "129x72x264:mlp_grad:recompute:interleaved1:accumulate", "200x200x328:mlp_grad:fp16:pad=8",

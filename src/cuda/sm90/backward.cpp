@@ -100,12 +100,19 @@ Status bias_grad(const Call& call, Operand id, const Matrix& in) {
   return simt::launch_column_sum(call.device, params, call.stream);
 }
 
+// Of the launches that no config names.
+Tiling best(const GemmShape& shape) {
+  Tiling tiling[1];
+  static_cast<void>(ranked(shape, tiling));
+  return tiling[0];
+}
 Tiling best_gate_up(const Call& call) {
   const Problem& p = call.problem;
-  Tiling best[1];
-  const GemmShape shape{p.m, 2 * p.h, p.d, GemmKind::kGateUp, call.device.sm_count, false};
-  static_cast<void>(ranked(shape, best));
-  return best[0];
+  return best({p.m, 2 * p.h, p.d, GemmKind::kGateUp, call.device.sm_count, false});
+}
+Tiling best_input_grad(const Call& call) {
+  const Problem& p = call.problem;
+  return best({p.m, p.d, 2 * p.h, GemmKind::kInputGrad, call.device.sm_count});
 }
 
 }  // namespace
@@ -127,7 +134,7 @@ Reason mlp_grad_refusal(const Problem& p) noexcept {
 
 std::size_t mlp_grad_payload_bytes(const Problem& p) noexcept { return lay_out(p, nullptr).bytes; }
 
-Status mlp_grad(const Call& call, const Tiling& grad_tiling, const Tiling& product,
+Status mlp_grad(const Call& call, const Tiling& grad_tiling, const Tiling& weight_grad_tiling,
                 void* payload) noexcept {
   const Problem& p = call.problem;
   const Scratch s = lay_out(p, payload);
@@ -145,9 +152,9 @@ Status mlp_grad(const Call& call, const Tiling& grad_tiling, const Tiling& produ
   if (call.operands.dx != nullptr) {
     SLUICE_TRY(call.library != nullptr && library_takes_input_grad(call, dg, du)
                    ? library_input_grad(call, dg)
-                   : input_grad(call, product, dg, du));
+                   : input_grad(call, best_input_grad(call), dg, du));
   }
-  SLUICE_TRY(weight_grads(call, product, dg, du, h));
+  SLUICE_TRY(weight_grads(call, weight_grad_tiling, dg, du, h));
   SLUICE_TRY(bias_grad(call, Operand::kDbGate, dg));
   SLUICE_TRY(bias_grad(call, Operand::kDbUp, du));
   return bias_grad(call, Operand::kDbDown, call.at(Operand::kDy));

@@ -14,9 +14,9 @@ namespace sluice::cuda::sm90 {
 [[nodiscard]] std::size_t mlp_grad_payload_bytes(const Problem& problem) noexcept;
 
 /// g and u anew from x with `recompute`, to where dg and du will lie; dg, du and h; then what has a
-/// pointer: dx, the weights' gradients, the biases' gradients. `product` is the tiling of all plain
-/// products that cuBLASLt does not take.
-Status mlp_grad(const Call& call, const Tiling& gate_up_grad, const Tiling& product,
+/// pointer: dx, the weights' gradients, the biases' gradients. `weight_grad` is the tiling of the
+/// weights' gradients, as far as cuBLASLt does not take them; dx has the best of its own shape.
+Status mlp_grad(const Call& call, const Tiling& gate_up_grad, const Tiling& weight_grad,
                 void* payload) noexcept;
 
 }  // namespace sluice::cuda::sm90

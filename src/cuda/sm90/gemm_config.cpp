@@ -46,16 +46,32 @@ constexpr Tiling kGrads[] = {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+// Many tokens: every weight is read by several row tiles, and waves decide.
+bool many_tokens(const GemmShape& shape) { return shape.m > kStreamKMaxTokens; }
+
 // Share of the best tiling's rate that one reaches when its waves are full;
 // docs/kernels/gate_up.md. Without a partner to share weights with, 128 x 128 starves on L2 as soon
-// as weights are read by more than one row tile.
-double efficiency(const Tiling& t, GemmKind kind, std::int64_t row_tiles) {
+// as weights are read by more than one row tile; but in down of many tokens, whose k is long, the
+// row tiles of a group read them in step, and no CTA waits for a partner.
+double efficiency(const Tiling& t, const GemmShape& shape) {
+  const std::int64_t row_tiles = ceil_div(shape.m, t.rows);
   const bool shared = t.cluster == 2 || row_tiles == 1;
   if (t.tile_n == 224) return 0.95;
   if (t.tile_n == 160) return shared ? 0.99 : 0.96;
   if (t.tile_n == 192) return shared ? 1.0 : 0.97;
-  if (!shared) return 0.5;
-  return kind == GemmKind::kDown ? 0.99 : kind == GemmKind::kGateUp ? 0.97 : 0.955;
+  switch (shape.kind) {
+    case GemmKind::kDown:
+      if (t.cluster == 1 && many_tokens(shape)) return row_tiles <= t.group ? 1.0 : 0.98;
+      return shared ? 0.99 : 0.5;
+    case GemmKind::kInputGrad:
+      return shared ? 0.99 : 0.5;
+    case GemmKind::kGateUp:
+      return shared ? 0.97 : 0.5;
+    case GemmKind::kGateUpGrad:
+    case GemmKind::kWeightGrad:
+      break;
+  }
+  return shared ? 0.955 : 0.5;
 }
 
 // What one SM takes, in picoseconds, as measured on an H200 (docs/kernels/gate_up.md): for 128 rows
@@ -71,6 +87,9 @@ constexpr double kOutOfStepPs = 40.8;
 // start, and takes CTAs out of step further apart.
 constexpr double kLongWavePs = 24.5;
 constexpr double kLongOutOfStepPs = 47.0;
+// The same of down and many tokens, in waves: 128 x 128 without a cluster is bound by its tensor
+// cores.
+constexpr double kDownWavePs = 21.5;
 // Three consumers take this much longer on the tensor cores than two do for as many rows.
 constexpr double kThreeConsumers = 1.2;
 // Microseconds of a launch in waves, of one under stream-K, and of each partial sum of a cut tile.
@@ -100,18 +119,21 @@ double small_copies(const GemmShape& shape, const Tiling& t) {
 
 bool long_k(const GemmShape& shape) { return shape.kind == GemmKind::kGateUp && shape.k > 8192; }
 
+double wave_ps(const GemmShape& shape) {
+  if (shape.kind == GemmKind::kDown && many_tokens(shape)) return kDownWavePs;
+  return long_k(shape) ? kLongWavePs : kWavePs;
+}
+
 // Picoseconds of a tile of `cols` weight rows, for one of k.
 double tile_ps(const GemmShape& shape, const Tiling& t, int cols) {
   const std::int64_t row_tiles = ceil_div(shape.m, t.rows);
   const auto rows = static_cast<double>(std::min<std::int64_t>(shape.m, t.rows));
   const double tensor = cols * (static_cast<double>(t.rows) / kTileM) * kTensorPs;
-  const double stage =
-      (t.rows + static_cast<double>(cols) / t.cluster) * (long_k(shape) ? kLongWavePs : kWavePs);
+  const double stage = (t.rows + static_cast<double>(cols) / t.cluster) * wave_ps(shape);
   // NOTE: rows of a box behind the matrix cost more than rows of it: 90, 80 and 67 us at 8B's
   // gate_up with 16, 64 and 128 tokens.
   const double empty = row_tiles == 1 ? 1.4 - 0.4 * rows / kTileM : 1.0;
-  return std::max(tensor / efficiency(t, shape.kind, row_tiles), stage * empty) *
-         small_copies(shape, t);
+  return std::max(tensor / efficiency(t, shape), stage * empty) * small_copies(shape, t);
 }
 
 // Picoseconds of all waves, for one of k. Narrow tiles fill the last wave of whole ones first.

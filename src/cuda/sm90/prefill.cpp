@@ -40,7 +40,7 @@ GemmShape down_shape(const Problem& p, const Device& device) {
 GemmShape gate_up_grad_shape(const Problem& p, const Device& device) {
   return {p.m, p.h, p.d, GemmKind::kGateUpGrad, device.sm_count};
 }
-// The larger of the weights' gradients stands for all plain products of mlp_grad.
+// The larger of the weights' gradients stands for all of them.
 GemmShape weight_grad_shape(const Problem& p, const Device& device) {
   return {p.h, p.d, p.m, GemmKind::kWeightGrad, device.sm_count};
 }
@@ -133,7 +133,7 @@ Reason sm90_supports(const Problem& p, const Device& device) noexcept {
 }
 
 // "sm90.gate_up.pp128x192c2g8", "sm90.mlp.pp128x192c2g8+pp128x192c1g16"; of mlp_grad gate_up_grad's
-// tiling, then that of the plain products.
+// tiling, then that of the weights' gradients.
 std::size_t sm90_configs(const Problem& p, const Device& device, std::span<Config> out) noexcept {
   if (has_gate_up_grad(p)) {
     std::array<Tiling, 16> grad;
