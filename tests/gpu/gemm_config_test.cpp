@@ -224,9 +224,9 @@ TEST(GemmConfig, GoldenChoicesOfDown) {
   EXPECT_EQ(best(down(512, 4096, 14336)), "pp128x128c1g16");
   // 256 tiles on 132 CTAs, 2 waves: 256 against 128 on 66 clusters, 2 waves: 256 / 0.99.
   EXPECT_EQ(best(down(1024, 4096, 14336)), "pp128x128c1g16");
-  EXPECT_EQ(best(down(2048, 4096, 14336)), "pp128x128c1g16");
-  EXPECT_EQ(best(down(2048, 8192, 28672)), "pp128x128c1g16");
-  // More row tiles than a group has: a partner shares the weights.
+  EXPECT_EQ(best(down(1024, 8192, 28672)), "pp128x128c1g16");
+  // More row tiles than eight: a partner shares the weights.
+  EXPECT_EQ(best(down(2048, 8192, 28672)), "pp128x128c2g8");
   EXPECT_EQ(best(down(4096, 4096, 14336)), "pp128x128c2g8");
   // 1024 tiles of 128, 16 waves: 2048 / 0.99 = 2069 against 11 waves of 192: 2112.
   EXPECT_EQ(best(down(8192, 4096, 14336)), "pp128x128c2g8");
@@ -256,7 +256,7 @@ TEST(GemmConfig, GoldenChoicesOfGateUpGrad) {
   EXPECT_EQ(best(gate_up_grad(8192, 8192, 28672)), "pp128x192c2g8");
 }
 
-// dx as down, [M, 2H] by [2H, D]; of the weights the larger, [H, M] by [M, D].
+// dx, [M, 2H] by [2H, D]; of the weights the larger, [H, M] by [M, D].
 TEST(GemmConfig, GoldenChoicesOfGrads) {
   const auto dx = [](std::int64_t m, std::int64_t d, std::int64_t h) {
     return GemmShape{m, d, 2 * h, GemmKind::kInputGrad, kSmCount};
@@ -264,13 +264,15 @@ TEST(GemmConfig, GoldenChoicesOfGrads) {
   const auto dw = [](std::int64_t m, std::int64_t d, std::int64_t h) {
     return GemmShape{h, d, m, GemmKind::kWeightGrad, kSmCount};
   };
-  // 1024 tiles of 128, 16 waves: 2048 / 0.99 = 2069 against 11 waves of 192: 2112.
-  EXPECT_EQ(best(dx(8192, 4096, 14336)), "pp128x128c2g8");
-  EXPECT_EQ(best(dx(4096, 8192, 28672)), "pp128x128c2g8");
-  // 2752 tiles of 192 on 66 clusters, 21 waves: 4032 against 32 waves of 128: 4137.
-  EXPECT_EQ(best(dx(8192, 8192, 28672)), "pp128x192c2g8");
+  // 256 tiles of 128 on 66 clusters, 4 waves: 512 / 0.955 = 536 against 3 waves of 192: 576.
+  EXPECT_EQ(best(dx(2048, 4096, 14336)), "pp128x128c2g8");
+  EXPECT_EQ(best(dx(4096, 4096, 14336)), "pp128x128c2g8");
+  // 16 waves of 128: 2048 / 0.955 = 2145 against 11 waves of 192: 2112.
+  EXPECT_EQ(best(dx(8192, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(dx(4096, 8192, 28672)), "pp128x192c2g8");
   // What GpuTraining.MlpGradByEveryTiling takes for 192: 89 tiles, 2 waves, against 133, 3 waves.
   EXPECT_EQ(best(dx(64, 17000, 72)), "pp128x192c2g8");
+  EXPECT_EQ(best(dw(2048, 4096, 14336)), "pp128x192c2g8");
   EXPECT_EQ(best(dw(8192, 4096, 14336)), "pp128x192c2g8");
   EXPECT_EQ(best(dw(4096, 8192, 28672)), "pp128x192c2g8");
 }

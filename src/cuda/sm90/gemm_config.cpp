@@ -51,8 +51,8 @@ bool many_tokens(const GemmShape& shape) { return shape.m > kStreamKMaxTokens; }
 
 // Share of the best tiling's rate that one reaches when its waves are full;
 // docs/kernels/gate_up.md. Without a partner to share weights with, 128 x 128 starves on L2 as soon
-// as weights are read by more than one row tile; but in down of many tokens, whose k is long, the
-// row tiles of a group read them in step, and no CTA waits for a partner.
+// as weights are read by more than one row tile; but in down of many tokens, whose k is long, up to
+// eight row tiles read them in step, and no CTA waits for a partner.
 double efficiency(const Tiling& t, const GemmShape& shape) {
   const std::int64_t row_tiles = ceil_div(shape.m, t.rows);
   const bool shared = t.cluster == 2 || row_tiles == 1;
@@ -61,13 +61,12 @@ double efficiency(const Tiling& t, const GemmShape& shape) {
   if (t.tile_n == 192) return shared ? 1.0 : 0.97;
   switch (shape.kind) {
     case GemmKind::kDown:
-      if (t.cluster == 1 && many_tokens(shape)) return row_tiles <= t.group ? 1.0 : 0.98;
-      return shared ? 0.99 : 0.5;
-    case GemmKind::kInputGrad:
+      if (t.cluster == 1 && many_tokens(shape)) return row_tiles <= 8 ? 1.0 : 0.98;
       return shared ? 0.99 : 0.5;
     case GemmKind::kGateUp:
       return shared ? 0.97 : 0.5;
     case GemmKind::kGateUpGrad:
+    case GemmKind::kInputGrad:
     case GemmKind::kWeightGrad:
       break;
   }
