@@ -189,17 +189,25 @@ TEST(GemmConfig, GoldenChoicesOfGateUp) {
   EXPECT_EQ(best(gate_up(256, 4096, 14336)), "co128x224c1g16");
   // Three row tiles: 384 tiles of 224, three waves, against four of 192.
   EXPECT_EQ(best(gate_up(384, 4096, 14336)), "co128x224c1g16");
-  // 448 tiles, 7 waves: 896 / 0.97 = 924 against 300 tiles, 5 waves (the last of 36): 960.
-  EXPECT_EQ(best(gate_up(512, 4096, 14336)), "pp128x128c2g8");
-  // 720 tiles of 160, 11 waves: 1760 / 0.99 = 1778 against 14 waves of 128: 1847.
-  EXPECT_EQ(best(gate_up(1024, 4096, 14336)), "pp128x160c2g8");
-  // 1440 tiles of 160, 22 waves: 3520 / 0.99 = 3556 against 19 waves of 192 (18.2 are full): 3648.
-  EXPECT_EQ(best(gate_up(2048, 4096, 14336)), "pp128x160c2g8");
+  // 896 tiles, 7 waves: 896 / 0.985 = 910 against 600 tiles of 192, 5 waves (4.5 are full): 960.
+  EXPECT_EQ(best(gate_up(512, 4096, 14336)), "pp128x128c1g16");
+  // Seven row tiles: 1050 tiles of 192, 8 waves: 1536 against 1568 / 0.985 and 1600 / 0.995.
+  EXPECT_EQ(best(gate_up(896, 4096, 14336)), "pp128x192c1g16");
+  // 1440 tiles of 160, 11 waves: 1760 / 0.995 = 1769 against 14 waves of 128: 1792 / 0.985 = 1819.
+  EXPECT_EQ(best(gate_up(1024, 4096, 14336)), "pp128x160c1g16");
+  // 2880 tiles of 160, 22 waves: 3520 / 0.995 = 3538 against 19 waves of 192 (18.2 are full): 3648.
+  EXPECT_EQ(best(gate_up(2048, 4096, 14336)), "pp128x160c1g16");
+  // 37 waves of 192: 7104 against 44 of 160: 7040 / 0.99 = 7111, and 55 of 128: 7040 / 0.9.
   EXPECT_EQ(best(gate_up(4096, 4096, 14336)), "pp128x192c2g8");
   EXPECT_EQ(best(gate_up(16384, 4096, 14336)), "pp128x192c2g8");
-  EXPECT_EQ(best(gate_up(256, 8192, 28672)), "pp128x128c2g8");
-  EXPECT_EQ(best(gate_up(512, 8192, 28672)), "pp128x160c2g8");
-  EXPECT_EQ(best(gate_up(2048, 8192, 28672)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up(256, 8192, 28672)), "pp128x128c1g16");
+  EXPECT_EQ(best(gate_up(384, 8192, 28672)), "pp128x192c1g16");
+  EXPECT_EQ(best(gate_up(512, 8192, 28672)), "pp128x160c1g16");
+  // 44 waves of 160: 7040 / 0.995 = 7075 against 37 of 192: 7104.
+  EXPECT_EQ(best(gate_up(2048, 8192, 28672)), "pp128x160c1g16");
+  EXPECT_EQ(best(gate_up(4096, 8192, 28672)), "pp128x192c2g8");
+  // Both 384 weight rows in waves: the narrower tile's open epilogue is shorter.
+  EXPECT_EQ(best(gate_up(1024, 2880, 2880)), "pp128x128c1g16");
   // A share of 405B, measured: 104 tiles of 128, one a CTA, against 60 of 224 that are cut. Three
   // row tiles: 252 tiles of 160, two waves, against 210 of 192, two waves too.
   EXPECT_EQ(best(gate_up(96, 16384, 6656)), "pp128x128c1g16");
@@ -398,17 +406,17 @@ TEST(CudaSm90, IsChosenOnHopper) {
       return made ? std::string(made->variant_name()) + " " + made->config.name
                   : std::string(made.error().message);
     };
-    EXPECT_EQ(chosen("512x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x128c2g8");
+    EXPECT_EQ(chosen("512x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x128c1g16");
     // Blocks come as they lie where a tile is a multiple of a block of both: 160 rows of 32, not of
     // 64, for which 14 waves of 128 are fewer rows than 10 of 192. Blocks of 24 come by copies of
     // whole ones, three groups each.
-    EXPECT_EQ(chosen("1024x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x160c2g8");
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up"), "cuda.sm90 sm90.gate_up.pp128x160c1g16");
     EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved8"),
-              "cuda.sm90 sm90.gate_up.pp128x160c2g8");
+              "cuda.sm90 sm90.gate_up.pp128x160c1g16");
     EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved16"),
-              "cuda.sm90 sm90.gate_up.pp128x160c2g8");
+              "cuda.sm90 sm90.gate_up.pp128x160c1g16");
     EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved32"),
-              "cuda.sm90 sm90.gate_up.pp128x128c2g8");
+              "cuda.sm90 sm90.gate_up.pp128x128c1g16");
     EXPECT_EQ(chosen("1024x4096x14352:gate_up:interleaved24"),
               "cuda.sm90 sm90.gate_up.pp128x192c2g8");
     EXPECT_EQ(chosen("512x4096x14336:down:residual"), "cuda.sm90 sm90.down.pp128x128c1g16");

@@ -50,21 +50,27 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 bool many_tokens(const GemmShape& shape) { return shape.m > kStreamKMaxTokens; }
 
 // Share of the best tiling's rate that one reaches when its waves are full;
-// docs/kernels/gate_up.md. Without a partner to share weights with, 128 x 128 starves on L2 as soon
-// as weights are read by more than one row tile; but in down of many tokens, whose k is long, up to
-// eight row tiles read them in step, and no CTA waits for a partner.
+// docs/kernels/gate_up.md. A CTA without a partner to share weights with has none to wait for, and
+// several row tiles read the weights in step: in gate_up, and in down of many tokens, it is worth
+// as much as one in a cluster. But 128 x 128 starves on L2 with more than eight row tiles, in down
+// of few tokens with more than one.
 double efficiency(const Tiling& t, const GemmShape& shape) {
   const std::int64_t row_tiles = ceil_div(shape.m, t.rows);
   const bool shared = t.cluster == 2 || row_tiles == 1;
   if (t.tile_n == 224) return 0.95;
-  if (t.tile_n == 160) return shared ? 0.99 : 0.96;
+  if (shape.kind == GemmKind::kGateUp && !shared) {
+    if (t.tile_n == 128) return row_tiles <= 8 ? 0.985 : 0.9;
+    if (t.tile_n == 160) return row_tiles <= 16 ? 0.995 : 0.99;
+    return 1.0;
+  }
+  if (t.tile_n == 160) return 0.99;
   if (t.tile_n == 192) return shared ? 1.0 : 0.97;
   switch (shape.kind) {
     case GemmKind::kDown:
       if (t.cluster == 1 && many_tokens(shape)) return row_tiles <= 8 ? 1.0 : 0.98;
       return shared ? 0.99 : 0.5;
     case GemmKind::kGateUp:
-      return shared ? 0.97 : 0.5;
+      return 0.96;
     case GemmKind::kGateUpGrad:
     case GemmKind::kInputGrad:
     case GemmKind::kWeightGrad:
@@ -95,6 +101,9 @@ constexpr double kThreeConsumers = 1.2;
 constexpr double kWaveUs = 4.0;
 constexpr double kStreamKUs = 8.0;
 constexpr double kPartialUs = 1.1e-4;
+// Of gate_up's last epilogue under pingpong, beside which nothing multiplies, for each weight row
+// of a tile; with a single row tile it is within what the memory takes.
+constexpr double kOpenEpilogueUs = 0.013;
 
 std::int64_t tiles_of(const GemmShape& shape, const Tiling& t) {
   return ceil_div(ceil_div(shape.m, t.rows), t.cluster) * ceil_div(shape.n, t.tile_n);
@@ -132,7 +141,10 @@ double tile_ps(const GemmShape& shape, const Tiling& t, int cols) {
   // NOTE: rows of a box behind the matrix cost more than rows of it: 90, 80 and 67 us at 8B's
   // gate_up with 16, 64 and 128 tokens.
   const double empty = row_tiles == 1 ? 1.4 - 0.4 * rows / kTileM : 1.0;
-  return std::max(tensor / efficiency(t, shape), stage * empty) * small_copies(shape, t);
+  const double multiply = tensor / efficiency(t, shape);
+  // Where row tiles share weights gate_up's stages come in time, but as efficiency() says.
+  const bool fed = shape.kind == GemmKind::kGateUp && row_tiles > 1;
+  return (fed ? multiply : std::max(multiply, stage * empty)) * small_copies(shape, t);
 }
 
 // Picoseconds of all waves, for one of k. Narrow tiles fill the last wave of whole ones first.
@@ -162,7 +174,9 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   // Every weight crosses the memory bus once.
   const double memory = static_cast<double>(shape.n) / std::max(1, shape.sm_count) * kMemoryPs;
   if (!t.stream_k) {
-    return std::max(waves_ps(shape, t, column_cut(shape, t)), memory) * column_us + kWaveUs;
+    const bool open = shape.kind == GemmKind::kGateUp && t.pingpong && row_tiles > 1;
+    return std::max(waves_ps(shape, t, column_cut(shape, t)), memory) * column_us + kWaveUs +
+           (open ? kOpenEpilogueUs * t.tile_n : 0);
   }
   const double tensor = t.tile_n * (static_cast<double>(t.rows) / kTileM) * kTensorPs;
   const auto rows = static_cast<double>(std::min<std::int64_t>(shape.m, t.rows));
