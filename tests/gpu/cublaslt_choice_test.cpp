@@ -22,7 +22,17 @@ using namespace std::chrono_literals;  // NOLINT: the suffix of a number
 
 constexpr int kThreads = 8;
 
-// Shapes are told apart by n; each test has its own, for the table of the process is never emptied.
+// Handles and shapes stay known as long as the process runs: a test takes some that are not yet.
+// Shapes are told apart by n.
+int new_device() {
+  static int next = 1;
+  return next++;
+}
+std::int64_t new_shapes() {
+  static std::int64_t next = 0;
+  return next += 1000;
+}
+
 std::string run(std::int64_t n, int rank = 0, int device = 0) {
   LtProduct p;
   p.m = 24;
@@ -73,11 +83,12 @@ class CublasLtChoice : public testing::Test {
   }
 };
 
-// First: the process has no handle yet.
 TEST_F(CublasLtChoice, ThreadsWithOneShapeAskOnceAndMakeOneHandle) {
+  const std::int64_t n = new_shapes();
+  const int device = new_device();
   fake::take_ms(50);
   std::atomic<int> good{0};
-  on_threads([&](int) { good += run(1000) == "ok" ? 1 : 0; });
+  on_threads([&](int) { good += run(n, 0, device) == "ok" ? 1 : 0; });
   EXPECT_EQ(good, kThreads);
   const fake::Counts counts = fake::counts();
   EXPECT_EQ(counts.heuristics, 1);
@@ -87,9 +98,11 @@ TEST_F(CublasLtChoice, ThreadsWithOneShapeAskOnceAndMakeOneHandle) {
 
 // A handle is used by one thread at a time where it is asked, and each device has one.
 TEST_F(CublasLtChoice, ThreadsWithTheirOwnShapesAskInTurns) {
+  const std::int64_t n = new_shapes();
+  const int devices[] = {new_device(), new_device()};
   fake::take_ms(10);
   std::atomic<int> good{0};
-  on_threads([&](int i) { good += run(2000 + i, 0, 1 + i % 2) == "ok" ? 1 : 0; });
+  on_threads([&](int i) { good += run(n + i, 0, devices[i % 2]) == "ok" ? 1 : 0; });
   EXPECT_EQ(good, kThreads);
   const fake::Counts counts = fake::counts();
   EXPECT_EQ(counts.heuristics, kThreads);
@@ -98,11 +111,12 @@ TEST_F(CublasLtChoice, ThreadsWithTheirOwnShapesAskInTurns) {
 }
 
 TEST_F(CublasLtChoice, AKnownShapeWaitsForNobodyWhoAsks) {
-  ASSERT_EQ(run(3000), "ok");
-  fake::hold(3001);
-  auto slow = std::async(std::launch::async, [] { return run(3001); });
+  const std::int64_t n = new_shapes();
+  ASSERT_EQ(run(n), "ok");
+  fake::hold(n + 1);
+  auto slow = std::async(std::launch::async, [n] { return run(n + 1); });
   EXPECT_TRUE(within_seconds([] { return fake::holds(); }));
-  auto known = std::async(std::launch::async, [] { return run(3000); });
+  auto known = std::async(std::launch::async, [n] { return run(n); });
   EXPECT_EQ(known.wait_for(20s), std::future_status::ready);
   EXPECT_EQ(slow.wait_for(0s), std::future_status::timeout);
   fake::hold(fake::kNone);
@@ -116,49 +130,54 @@ TEST_F(CublasLtChoice, AKnownShapeWaitsForNobodyWhoAsks) {
 // is built, sees it each time.
 TEST_F(CublasLtChoice, ThreadsReadNoAlgorithmThatIsBeingReplaced) {
   constexpr int kProducts = 5'000;
+  const std::int64_t n = new_shapes();
   std::atomic<int> good{0};
   on_threads([&](int i) {
-    for (int j = 0; j < kProducts; ++j) good += run(4000 + (i % 2 * 80 + j) % 160) == "ok" ? 1 : 0;
+    for (int j = 0; j < kProducts; ++j) good += run(n + (i % 2 * 80 + j) % 160) == "ok" ? 1 : 0;
   });
   EXPECT_EQ(good, kThreads * kProducts);
 }
 
 TEST_F(CublasLtChoice, TheOldestShapeGoesAndIsAskedForAgain) {
   constexpr int kKept = 128;
+  const std::int64_t n = new_shapes();
   for (int round = 0; round < 2; ++round) {
-    for (int i = 0; i < kKept; ++i) ASSERT_EQ(run(5000 + i), "ok");
+    for (int i = 0; i < kKept; ++i) ASSERT_EQ(run(n + i), "ok");
     EXPECT_EQ(fake::counts().heuristics, kKept);
   }
-  EXPECT_EQ(run(5000 + kKept), "ok");
-  EXPECT_EQ(run(5001), "ok");
+  EXPECT_EQ(run(n + kKept), "ok");
+  EXPECT_EQ(run(n + 1), "ok");
   EXPECT_EQ(fake::counts().heuristics, kKept + 1);
-  EXPECT_EQ(run(5000), "ok");
+  EXPECT_EQ(run(n), "ok");
   EXPECT_EQ(fake::counts().heuristics, kKept + 2);
 }
 
 TEST_F(CublasLtChoice, RanksBeyondTheLastAreTheLast) {
+  const std::int64_t n = new_shapes();
   fake::offer(3);
   for (const int rank : {0, 1, 2, 3, 7}) {
-    ASSERT_EQ(run(6000, rank), "ok");
+    ASSERT_EQ(run(n, rank), "ok");
     EXPECT_EQ(fake::last_rank(), rank < 3 ? rank : 2);
   }
   EXPECT_EQ(fake::counts().heuristics, 1);
 }
 
 TEST_F(CublasLtChoice, ARefusalIsNotKept) {
+  const std::int64_t n = new_shapes();
   fake::offer(0);
-  EXPECT_NE(run(7000).find("no algorithm for this product"), std::string::npos);
+  EXPECT_NE(run(n).find("no algorithm for this product"), std::string::npos);
   fake::offer(8);
-  EXPECT_EQ(run(7000), "ok");
+  EXPECT_EQ(run(n), "ok");
   EXPECT_EQ(fake::counts().heuristics, 2);
   EXPECT_EQ(fake::counts().products, 1);
 }
 
 TEST_F(CublasLtChoice, DevicesBeyondTheTableOfHandlesAreRefused) {
+  const std::int64_t n = new_shapes();
   for (const int device : {-1, 64}) {
-    EXPECT_NE(run(8000, 0, device).find("wanted 0 to 63"), std::string::npos);
+    EXPECT_NE(run(n, 0, device).find("wanted 0 to 63"), std::string::npos);
   }
-  EXPECT_EQ(run(8000, 0, 63), "ok");
+  EXPECT_EQ(run(n, 0, 63), "ok");
 }
 
 // A driver serves libraries of its major version and older ones.
