@@ -179,8 +179,8 @@ class GpuMlpGradProducts : public GpuGemmNeighbours {
     EXPECT_OK(gpu::rig().synchronize());
   }
 
-  // Launches `product` (Status(call, tiling)) behind a late producer of each of `inputs`, then
-  // behind a late reader of `out`.
+  // Launches `product` (Status(call)) behind a late producer of each of `inputs`, then behind a
+  // late reader of `out`.
   template <class Product>
   void expect_waits(std::initializer_list<Operand> inputs, Operand out, bool weights_static,
                     const Product& product) {
@@ -191,10 +191,9 @@ class GpuMlpGradProducts : public GpuGemmNeighbours {
     const auto extent = [&](Operand id) {
       return gpu::extent_of(specs[static_cast<std::size_t>(id)], operands);
     };
-    const auto tilings = detail::payload_as<cuda::TilingPair<cuda::sm90::Tiling>>(job_.plan.config);
     const auto run = [&](cudaStream_t stream) {
       const cuda::sm90::Call call{problem, gpu::rig().device(), operands, stream, specs};
-      return product(call, tilings.down);
+      return product(call);
     };
     const gpu::Extent written = extent(out);
     const auto bits = [&] {
@@ -220,7 +219,8 @@ class GpuMlpGradProducts : public GpuGemmNeighbours {
 };
 
 TEST_F(GpuMlpGradProducts, AnEarlyInputGradWaits) {
-  const auto product = [](const cuda::sm90::Call& call, const cuda::sm90::Tiling& tiling) {
+  const auto tiling = gpu::input_grad_tiling(job_.plan.problem, gpu::rig().device().sm_count);
+  const auto product = [&](const cuda::sm90::Call& call) {
     return input_grad(call, tiling, call.at(Operand::kDg), call.at(Operand::kDu));
   };
   expect_waits({Operand::kDg, Operand::kDu}, Operand::kDx, true, product);
@@ -229,7 +229,9 @@ TEST_F(GpuMlpGradProducts, AnEarlyInputGradWaits) {
 
 // Neither operand is a weight, whatever the problem says of those.
 TEST_F(GpuMlpGradProducts, AnEarlyWeightGradWaits) {
-  const auto product = [](const cuda::sm90::Call& call, const cuda::sm90::Tiling& tiling) {
+  using Tilings = cuda::TilingPair<cuda::sm90::Tiling>;
+  const auto tiling = detail::payload_as<Tilings>(job_.plan.config).down;
+  const auto product = [&](const cuda::sm90::Call& call) {
     return weight_grad(call, tiling, call.at(Operand::kDg), call.at(Operand::kX),
                        call.at(Operand::kDwGate));
   };
