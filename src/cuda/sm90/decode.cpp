@@ -350,6 +350,7 @@ class Launcher {
     launch.device = device_.ordinal;
     launch.ctas = sm90::decode_ctas(tiling, down, down ? p_.d : p_.h, device_.sm_count);
     params.shares = shares(tiling, down, launch.ctas);
+    params.both = gate_up && down ? 1 : 0;
     launch.cooperative = (gate_up && down) || params.norm.n.base != nullptr;
     launch.stream = stream_;
     return sm90::launch_decode(launch, params);

@@ -37,15 +37,39 @@
 
 namespace sluice::cuda::sm90 {
 
+/// What a weight producer needs for its first copy.
+struct WeightStart {
+  DecodePhase phase;             // that the launch begins with
+  const char* source = nullptr;  // of rows: own_row() of its first block
+};
+
+// Computed while the mbarriers are initialised, since the SM has neither parameters nor
+// instructions yet and the launch waits for its first copy.
+template <class Cfg>
+__device__ __forceinline__ WeightStart prepare_weights(const DecodeParams& p) {
+  WeightStart start;
+  const bool gated = p.h_out.base != nullptr;
+  start.phase = gated ? gate_up_phase<Cfg>(p) : down_phase<Cfg>(p);
+  if constexpr (!Cfg::kWeightBoxes) {
+    start.source =
+        gated ? own_row<Cfg, true>(p, start.phase, 0) : own_row<Cfg, false>(p, start.phase, 0);
+  }
+  // NOTE: or the compiler moves it all to where it is read.
+  asm volatile(""
+               : "+l"(start.source), "+r"(start.phase.blocks), "+r"(start.phase.units.begin),
+                 "+r"(start.phase.block_sizes.each), "+r"(start.phase.block_sizes.rest));
+  return start;
+}
+
 template <class Cfg, bool kGated>
 __device__ __forceinline__ void stream_weights(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
-                                               const DecodePhase& phase,
+                                               const WeightStart& start,
                                                tile::RingCursor<Cfg::kStages>& ring,
                                                std::uint64_t policy) {
   if constexpr (Cfg::kWeightBoxes) {
-    stream_boxes<Cfg, kGated>(p, smem, phase, ring, policy);
+    stream_boxes<Cfg, kGated>(p, smem, start.phase, ring, policy);
   } else {
-    stream_rows<Cfg, kGated>(p, smem, phase, ring, policy);
+    stream_rows<Cfg, kGated>(p, smem, start.phase, start.source, ring, policy);
   }
 }
 
@@ -60,9 +84,7 @@ __device__ __forceinline__ void prefetch_next(const DecodeParams& p, const Decod
   if (p.next.columns == 0 || steps < kStepsLeft) return;
   const int cta = static_cast<int>(blockIdx.x);
   const UnitRange rows = p.next.rows(cta);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32 - kConsumerWarps;
-  const int row = rows.begin + lane * kWeightWarps + warp;
+  const int row = rows.begin + weight_slot();
   const int column = p.next.first_column(cta);
   const int columns = min(p.next.columns, p.h - column);
   tile::RingCursor<Cfg::kStages> ring;
@@ -75,23 +97,24 @@ __device__ __forceinline__ void prefetch_next(const DecodeParams& p, const Decod
 }
 
 template <class Cfg>
-__device__ __forceinline__ void produce_weights(const DecodeParams& p,
-                                                const DecodeSmem<Cfg>& smem) {
+__device__ __forceinline__ void produce_weights(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
+                                                WeightStart start) {
   const std::uint64_t policy = ptx::evict_first_policy();
   tile::RingCursor<Cfg::kStages> ring{0, 1};
   if (p.weights_static == 0) ptx::wait_for_prerequisites();
   if (p.h_out.base != nullptr) {
-    const DecodePhase phase = gate_up_phase<Cfg>(p);
-    stream_weights<Cfg, true>(p, smem, phase, ring, policy);
+    stream_weights<Cfg, true>(p, smem, start, ring, policy);
     // Half rings, two CTAs on an SM, have no such gap.
     if constexpr (kResident<Cfg> == 1) {
-      prefetch_next<Cfg>(p, smem, phase.blocks * phase.chunks.size());
+      prefetch_next<Cfg>(p, smem, start.phase.blocks * start.phase.chunks.size());
     }
   }
   if constexpr (!Cfg::kNorm) {
-    if (p.y.base != nullptr) {
-      stream_weights<Cfg, false>(p, smem, down_phase<Cfg>(p), ring, policy);
+    if (p.both != 0) {
+      start.phase = down_phase<Cfg>(p);
+      if constexpr (!Cfg::kWeightBoxes) start.source = own_row<Cfg, false>(p, start.phase, 0);
     }
+    if (p.y.base != nullptr) stream_weights<Cfg, false>(p, smem, start, ring, policy);
   }
 }
 
@@ -237,15 +260,18 @@ __global__ void __launch_bounds__(kDecodeThreads, kResident<Cfg>)
     ptx::mbarrier_init(smem.exchanged(), 1);
     ptx::fence_mbarrier_init();
   }
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const bool brings_weights = warp >= kConsumerWarps && warp < kConsumerWarps + kWeightWarps;
+  WeightStart start;
+  if (brings_weights) start = prepare_weights<Cfg>(p);
   __syncthreads();
   if constexpr (Cfg::kWeightBoxes) {
     if (p.split > 1 && exchange_is_apart<Cfg>(p)) ptx::cluster_arrive_relaxed();
   }
-  const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kConsumerWarps) {
     consume_all<Cfg>(p, smem);
-  } else if (warp < kConsumerWarps + kWeightWarps) {
-    produce_weights<Cfg>(p, smem);
+  } else if (brings_weights) {
+    produce_weights<Cfg>(p, smem, start);
   } else {
     produce_activations<Cfg>(p, smem);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode kernel for more than 16 tokens, and from 9 on where that is faster: weights come by
+// The decode kernel for more than 16 tokens, and for fewer where that is faster: weights come by
 // tensor maps as boxes of 16 rows x 64 columns and are the A operand of wgmma (64 rows), tokens the
 // B operand. Two warpgroups take the blocks of a CTA in turns, one multiplies while the
 // other stores, or have half of each. Two or four CTAs, a cluster, may divide K. See
@@ -39,7 +39,7 @@ template <class Cfg>
 __device__ __forceinline__ bool exchange_is_apart(const DecodeParams& p) {
   const int columns = p.h_out.base != nullptr ? p.d : p.h;
   const int chunks = (columns + Cfg::kDepth - 1) / Cfg::kDepth;
-  const int used = even_share(chunks, 0, p.split).size() * Cfg::kStageBytes;
+  const int used = group_share(chunks, 0, p.split).size() * Cfg::kStageBytes;
   return used + Cfg::kExchangeBytes <= Cfg::kStages * Cfg::kStageBytes;
 }
 
@@ -63,14 +63,14 @@ __device__ __forceinline__ void copy_box(const DecodeParams& p, char* to, int k,
   }
 }
 
-// Streams the weights of one phase: lane l of weight warp w owns box 4 l + w of each stage.
+// Streams the weights of one phase.
 template <class Cfg, bool kGated>
 __device__ __forceinline__ void stream_boxes(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
                                              const DecodePhase& phase,
                                              tile::RingCursor<Cfg::kStages>& ring,
                                              std::uint64_t policy) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int box = lane * kWeightWarps + static_cast<int>(threadIdx.x) / 32 - kConsumerWarps;
+  const int box = weight_slot();
   const int unit = box / Cfg::kSpans;
   const int span = box % Cfg::kSpans;
   const int offset = span * Cfg::kRows * kSpanBytes + unit * kBoxBytes;

@@ -48,11 +48,12 @@ struct DecodeParams {
   int h;
   int weights_static;
   int split;          // of K among the CTAs of a cluster; 1 with both operators
+  int both;           // gate_up and down in one launch
   EvenShares shares;  // units of down, of gate_up where the launch has no down, to each cluster
-  RowMajor h_out;     // null: no gate_up
-  RowMajor y;         // null: no down
   WeightRows w_gate;
   WeightRows w_up;
+  RowMajor h_out;  // null: no gate_up
+  RowMajor y;      // null: no down
   WeightRows w_down;
   RowMajor x;     // [m, d], or n
   RowMajor h_in;  // [m, h]

@@ -121,6 +121,13 @@ inline constexpr int kResident = 2 * (DecodeSmem<Cfg>::kBytes + 1024) <= 228 * 1
 
 inline constexpr int kDecodeThreads = kConsumers + 32 * (kWeightWarps + 1);
 
+/// The row slot of a stage, or box, that a lane of the weight warps brings: lane l of warp w has
+/// 4 l + w.
+__device__ __forceinline__ int weight_slot() {
+  const int warp = static_cast<int>(threadIdx.x) / 32 - kConsumerWarps;
+  return static_cast<int>(threadIdx.x) % 32 * kWeightWarps + warp;
+}
+
 // This CTA's place among the 1, 2 or 4 that share weight rows, a cluster, and theirs among all.
 struct Group {
   int index;
@@ -140,7 +147,7 @@ __device__ __forceinline__ int split_of(const DecodeParams& p) {
 template <class Cfg>
 __device__ __forceinline__ DecodePhase gate_up_phase(const DecodeParams& p) {
   const Group group(split_of<Cfg>(p));
-  const UnitRange units = p.y.base == nullptr
+  const UnitRange units = p.both == 0
                               ? p.shares.part(group.index)
                               : gate_up_beside_down(p.d, p.h, Cfg::kWeightBoxes, group.index,
                                                     static_cast<int>(gridDim.x));

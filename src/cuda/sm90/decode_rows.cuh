@@ -28,23 +28,31 @@ __device__ __forceinline__ const char* row_of(const WeightRows& w, int row) {
   return w.base + row / w.block_rows * w.block_bytes + row % w.block_rows * w.row_bytes;
 }
 
-// Streams the weights of one phase: lane l of weight warp w owns row slot 4 l + w.
+/// Where a weight producer's row of a block begins; null where it has none. Of a block that is not
+/// there it must not be read.
+template <class Cfg, bool kGated>
+__device__ __forceinline__ const char* own_row(const DecodeParams& p, const DecodePhase& phase,
+                                               int block) {
+  const int slot = weight_slot();
+  const SlotRow where = slot_row(slot, kGated);
+  const WeightRows& w = !kGated ? p.w_down : where.up ? p.w_up : p.w_gate;
+  const UnitRange units = phase.block(block);
+  const bool mine = slot < Cfg::kRows && where.unit < units.size();
+  return mine ? row_of(w, units.begin + where.unit) : nullptr;
+}
+
+// Streams the weights of one phase; `source` is own_row() of its first block.
 template <class Cfg, bool kGated>
 __device__ __forceinline__ void stream_rows(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
-                                            const DecodePhase& phase,
+                                            const DecodePhase& phase, const char* source,
                                             tile::RingCursor<Cfg::kStages>& ring,
                                             std::uint64_t policy) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32 - kConsumerWarps;
-  const int slot = lane * kWeightWarps + warp;
-  const SlotRow where = slot_row(slot, kGated);
-  const WeightRows& w = !kGated ? p.w_down : where.up ? p.w_up : p.w_gate;
+  const int slot = weight_slot();
   // A deferred norm's weight is one row more, which all CTAs read in every block.
   const bool is_norm = Cfg::kNorm && slot == Cfg::kRows;
-  for (int b = 0; b < phase.blocks; ++b) {
-    const UnitRange block = phase.block(b);
-    const bool mine = slot < Cfg::kRows && where.unit < block.size();
-    const char* source = mine ? row_of(w, block.begin + where.unit) : nullptr;
+  for (int b = 0; b < phase.blocks; source = own_row<Cfg, kGated>(p, phase, ++b)) {
+    const bool mine = source != nullptr;
     const int rows = __popc(__ballot_sync(0xFFFFFFFFU, mine || is_norm));
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       const int bytes = phase.chunk_columns(c, Cfg::kDepth) * 2;

@@ -44,6 +44,13 @@ struct EvenShares {
   return even_shares(total, parts).part(part);
 }
 
+/// even_share() where `parts` is 1, 2 or 4: shifts.
+[[nodiscard]] constexpr UnitRange group_share(int total, int part, int parts) noexcept {
+  return parts == 4   ? even_share(total, part, 4)
+         : parts == 2 ? even_share(total, part, 2)
+                      : even_share(total, part, 1);
+}
+
 /// Pairs of gate_up (`gated`) or rows of w_down in a unit.
 [[nodiscard]] constexpr int unit_size(bool boxes, bool gated) noexcept {
   if (!boxes) return 1;
@@ -103,12 +110,12 @@ struct DecodePhase {
   }
 };
 
-/// The phase of a CTA that owns `units`, and of their columns part `part` of `parts`.
+/// The phase of a CTA that owns `units`, and of their columns part `part` of `parts`, 1, 2 or 4.
 [[nodiscard]] constexpr DecodePhase make_phase(UnitRange units, int units_a_block, int columns,
                                                int depth, int part = 0, int parts = 1) noexcept {
   const int blocks = (units.size() + units_a_block - 1) / units_a_block;
   return {units, blocks, even_shares(units.size(), blocks), columns,
-          even_share((columns + depth - 1) / depth, part, parts)};
+          group_share((columns + depth - 1) / depth, part, parts)};
 }
 
 /// What a launch of gate_up brings into L2 for the launch of down behind it: of each CTA's first
