@@ -216,7 +216,7 @@ std::string name_of(const DecodeTiling& tiling) {
 bool is_boxes(const DecodeTiling& tiling) { return tiling.boxes; }
 
 // The tilings made for m tokens and no wider ones, each once, from 9 on also boxes where weights
-// come so; of down alone those also divided.
+// come so, of fewer for one operator boxes of 16; of down alone those also divided.
 TEST(DecodeConfig, RanksTheNarrowestTilings) {
   std::array<DecodeTiling, 32> out;
   for (int m = 1; m <= cuda::sm90::kDecodeMaxTokens; ++m) {
@@ -241,12 +241,13 @@ TEST(DecodeConfig, RanksTheNarrowestTilings) {
     EXPECT_EQ(boxes, m <= 8 ? 0U : m <= 16 ? 3U : 2U) << m;
     cuda::sm90::DecodeShape by_rows{m, 4096, 14336, true, true, kSmCount, false};
     EXPECT_EQ(cuda::sm90::decode_ranked(by_rows, out), count - boxes);
-    EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, false, kSmCount}, out), count);
+    const std::size_t few = m <= 8 ? 1 : 0;  // boxes made for more
+    EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, false, kSmCount}, out), count + few);
     EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, false, true, kSmCount}, out),
-              count + boxes);
+              count + boxes + 2 * few);
     by_rows = {m, 4096, 14336, true, false, kSmCount, true, true};
     EXPECT_EQ(cuda::sm90::decode_ranked(by_rows, out), count);  // a norm meets at a grid barrier
-    EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, false, true, 1}, out), count);
+    EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, false, true, 1}, out), count + few);
     EXPECT_EQ(cuda::sm90::decode_ranked({m, 4096, 14336, true, true, kSmCount}, {}), count);
   }
   EXPECT_EQ(cuda::sm90::decode_ranked({65, 4096, 14336, true, true, kSmCount}, out), 0U);
@@ -287,6 +288,25 @@ TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
   // In one launch of both there is nothing to be beside.
   const std::size_t count = cuda::sm90::decode_ranked({1, 576, 1536, true, true, kSmCount}, out);
   EXPECT_EQ(count, 1U);
+}
+
+// From 2 tokens on boxes are first where whole ones are nearly even shares; else rows.
+TEST(DecodeConfig, FewTokensLeadWithEvenBoxes) {
+  std::array<DecodeTiling, 32> out;
+  const auto first = [&](int m, Widths w, bool down, bool boxes = true) {
+    cuda::sm90::decode_ranked({m, w.d, w.h, !down, down, kSmCount, boxes}, out);
+    return name_of(out[0]);
+  };
+  for (const int m : {2, 8}) {
+    EXPECT_EQ(first(m, {4096, 14336}, false), "b16r64k256s5");
+    EXPECT_EQ(first(m, {4096, 14336}, true), "b16r64k256s5x2");
+    EXPECT_EQ(first(m, {8192, 7168}, true), "b16r64k256s5");
+    EXPECT_EQ(first(m, {16384, 6656}, false), "t8r32k512s5");  // 7 boxes of 512 KiB for 6.3
+    EXPECT_EQ(first(m, {16384, 6656}, true), "b16r64k256s5");
+    EXPECT_EQ(first(m, {4096, 14336}, false, false), "t8r32k512s5");
+    EXPECT_EQ(first(m, {1024, 3072}, false), "t8r16k512s4");  // small
+  }
+  EXPECT_EQ(first(1, {4096, 14336}, false), "t8r32k512s5");
 }
 
 // K is divided only where the rows of a cluster are one block.
@@ -400,6 +420,15 @@ TEST(CudaSm90Decode, DefersTheNormOfFewTokens) {
     EXPECT_EQ(chosen(text, h200()).substr(0, 28), "cuda.sm90_decode_chain_norm ") << text;
     const std::string got = reason_of("cuda.sm90_decode_chain", text, h200());
     EXPECT_NE(got.find(reason), std::string::npos) << text << ": " << got;
+  }
+}
+
+// The kernel by boxes stores no sum of a deferred norm.
+TEST(CudaSm90Decode, BehindADeferredNormDownReadsRows) {
+  for (const std::string& name :
+       config_names("cuda.sm90_decode_chain", problem_of("8x4096x14336:mlp:add_norm"), h200())) {
+    EXPECT_NE(name.find(".n8"), std::string::npos) << name;
+    EXPECT_EQ(name.find("+b"), std::string::npos) << name;
   }
 }
 

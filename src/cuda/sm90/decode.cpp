@@ -406,7 +406,9 @@ std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
   sm90::DecodeShape first_shape = shape_of(p, device, true, false);
   first_shape.norm_rows = norm_rows(p);
   const std::size_t firsts = sm90::decode_ranked(first_shape, gate_up);
-  const std::size_t seconds = sm90::decode_ranked(shape_of(p, device, false, true), down);
+  sm90::DecodeShape second_shape = shape_of(p, device, false, true);
+  if (p.norm.enabled) second_shape.boxes = false;  // who stores the norm's sum has rows
+  const std::size_t seconds = sm90::decode_ranked(second_shape, down);
   std::size_t count = 0;
   const auto offer = [&](std::size_t first, std::size_t second) {
     if (first >= firsts || second >= seconds || count == detail::kMaxConfigs) return;

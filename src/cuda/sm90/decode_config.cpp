@@ -38,6 +38,7 @@ constexpr double kTwoSlicesMemoryBytesPerUs = 31e3;
 constexpr double kTwoSlicesBytesPerUs = 40e3;
 // Of an SM, a layer: below it what a launch costs beside its bytes weighs more than a deep ring.
 constexpr double kSmallModelBytes = 800e3;
+constexpr double kUnevenBytes = 300e3;  // of an SM: some 3 us, measured between 260 and 360 KB
 // Of an SM, of down behind gate_up: what memory gives it until the next CTA's first bytes come.
 constexpr int kPrefetchBytes = 64 << 10;
 constexpr int kBoxesPrefetchBytes = 32 << 10;
@@ -110,17 +111,32 @@ bool is_small(const DecodeShape& s) {
   return 6.0 * static_cast<double>(s.d * s.h) <= kSmallModelBytes * s.sm_count;
 }
 
+// Boxes of 16 tokens serve fewer too where a launch is long.
+bool offers_boxes_to_few(const DecodeShape& s) { return !has_grid_barrier(s) && !is_small(s); }
+
+// Of few tokens boxes are first where the largest share of whole ones is not much more than the
+// mean, for who has less leaves the memory to others.
+bool boxes_lead(const DecodeTiling& t, const DecodeShape& s) {
+  if (s.m < kDecodeBoxTokens || s.m > kDecodeRowTokens || !offers_boxes_to_few(s)) return false;
+  const std::int64_t total = s.down ? s.d : s.h;
+  const int groups = decode_ctas(t, s.down, total, s.sm_count) / t.split;
+  const double mean = static_cast<double>(total) * (s.down ? 1 : 2) / groups;
+  const double columns = static_cast<double>(s.down ? s.h : s.d) / t.split;
+  return (largest_share(t, s.down, total, s.sm_count) - mean) * columns * 2 <= kUnevenBytes;
+}
+
 // Rows of down that are more than one block of a half ring bring all of h once more.
 bool offers_half(const DecodeShape& s) {
   return is_small(s) && s.d <= std::int64_t{kMmaRows} * s.sm_count;
 }
 
-// What a small model should try first. Where a CTA's rows of gate_up are one block of 32 slots, the
-// half ring of so many, and for down that of 16. Where they are more, half rings of 16 slots up to
-// 8 tokens, for blocks of few tokens are small ones (with a deferred norm, which has no such ring,
-// the full one); of more tokens boxes, whose activations an SM takes faster.
+// What a small model should try first, and what few tokens of others should. Where a CTA's rows of
+// gate_up are one block of 32 slots, the half ring of so many, and for down that of 16. Where they
+// are more, half rings of 16 slots up to 8 tokens, for blocks of few tokens are small ones (with a
+// deferred norm, which has no such ring, the full one); of more tokens boxes, whose activations an
+// SM takes faster.
 bool leads(const DecodeTiling& t, const DecodeShape& s) {
-  if (!is_small(s)) return false;
+  if (!is_small(s)) return t.boxes && boxes_lead(t, s);
   const bool narrow = 2 * ceil_div(static_cast<double>(s.h), s.sm_count) <= 2 * kMmaRows;
   if (t.norm_rows > 0) return t.half == narrow;
   if (!narrow && s.m > kDecodeRowTokens && s.boxes) return t.boxes;
@@ -152,9 +168,12 @@ double decode_model_us(const DecodeTiling& t, const DecodeShape& s) noexcept {
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept {
   std::array<DecodeTiling, std::size(kTilings) * 3> ranked;
   std::size_t count = 0;
-  const int widest = shape.m <= kDecodeRowTokens ? kDecodeRowTokens : shape.m <= 32 ? 32 : 64;
+  const bool few = shape.m <= kDecodeRowTokens;
+  const int widest = few ? kDecodeRowTokens : shape.m <= 32 ? 32 : 64;
+  const int widest_boxes = !few ? widest : offers_boxes_to_few(shape) ? kDecodeSpanTokens : 0;
   for (const DecodeTiling& tiling : kTilings) {
-    if (tiling.tokens < shape.m || tiling.tokens > widest) continue;
+    if (tiling.tokens < shape.m) continue;
+    if (tiling.tokens > (tiling.boxes ? widest_boxes : widest)) continue;
     if (tiling.boxes && !shape.boxes) continue;
     if ((tiling.norm_rows > 0) != (shape.norm_rows > 0)) continue;
     if (tiling.norm_rows < shape.norm_rows) continue;

@@ -16,6 +16,8 @@ inline constexpr int kDecodeMaxTokens = 64;
 inline constexpr int kDecodeRowTokens = 8;
 /// Tilings of up to as many tokens bring weights by rows, the others by boxes.
 inline constexpr int kDecodeSpanTokens = 16;
+/// From so many tokens on boxes are mostly faster in models that are not small.
+inline constexpr int kDecodeBoxTokens = 2;
 inline constexpr int kDecodeMaxSplit = 4;  ///< CTAs of a cluster: 1, 2 or 4
 
 /// An instantiation of the decode kernel, and how its launch divides K.
@@ -53,10 +55,10 @@ struct DecodeShape {
 [[nodiscard]] double decode_model_us(const DecodeTiling& tiling, const DecodeShape& shape) noexcept;
 
 /// The narrowest tilings that hold the shape's tokens, and for 9 to 16 tokens also boxes of 32. For
-/// one operator alone those by boxes also with K divided where a cluster's rows are one block, and
-/// in small models half rings; with a deferred norm those made for it. By decode_model_us(), equal
-/// ones in the order of decode_tilings(), but what suits a small model first. Writes at most
-/// out.size(), returns how many there are.
+/// one operator alone those by boxes also with K divided where a cluster's rows are one block, in
+/// small models half rings, and in others, up to 8 tokens, boxes of 16; with a deferred norm those
+/// made for it. By decode_model_us(), equal ones in the order of decode_tilings(), but what suits
+/// a small model, or few tokens, first. Writes at most out.size(), returns how many there are.
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept;
 
 /// CTAs of a launch: one an SM in whole groups of `split`, but no more groups than units: rows of
