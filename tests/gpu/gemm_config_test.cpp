@@ -551,14 +551,17 @@ Refusal library_row(const std::string& text, const Device& device,
 // the device alone: no library is looked for.
 TEST(Sm90CublasLt, IsTheChoiceWhereItWasMeasuredToBeFaster) {
   const Device with = gpu::h200_with_cublaslt();
-  for (const char* text : {"65x4096x14336:down", "512x4096x14336:down:bias_down", "96x4096x14336",
-                           "384x4096x14336", "2048x4096x14336", "512x8192x28672:fp16"}) {
+  for (const char* text :
+       {"65x4096x14336:down", "512x4096x14336:down:bias_down", "96x4096x14336", "384x4096x14336",
+        "2048x4096x14336", "512x8192x28672:fp16", "768x4096x14336:mlp_grad",
+        "512x16384x53248:mlp_grad:concat", "8192x2048x8192:mlp_grad"}) {
     EXPECT_EQ(variant_of(text, with), "cuda.sm90_cublaslt") << text;
     EXPECT_EQ(library_row(text, with).yields, "") << text;
     EXPECT_EQ(variant_of(text, h200()), "cuda.sm90") << text;
   }
   for (const char* text :
-       {"4096x4096x14336:down", "1024x8192x28672", "512x16384x53248", "8192x4096x14336:mlp_grad"}) {
+       {"4096x4096x14336:down", "1024x8192x28672", "512x16384x53248", "1024x4096x14336:mlp_grad",
+        "8192x4096x14336:mlp_grad", "8192x2056x8192:mlp_grad"}) {
     EXPECT_EQ(variant_of(text, with), "cuda.sm90") << text;
     EXPECT_NE(library_row(text, with).yields, "") << text;
   }

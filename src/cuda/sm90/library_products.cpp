@@ -14,6 +14,12 @@ using detail::refuse;
 // 5).
 constexpr double kLibraryMaxFlops = 250e9;
 
+// mlp_grad of so few tokens, whose weights' gradients are mostly what they store, or of so narrow
+// an x, which leaves few tiles to a product: cuBLASLt's take 1 to 39 % off the whole. Beyond,
+// either may be ahead by 3 % (the same section).
+constexpr std::int64_t kLibraryMaxGradTokens = 768;
+constexpr std::int64_t kLibraryMaxGradWidth = 2048;
+
 bool evenly_strided(const OperandSpec& spec) {
   return spec.layout.block_rows == 0 && spec.layout.block_cols == 0;
 }
@@ -58,7 +64,10 @@ Reason library_products_refusal(const Problem& p) noexcept {
 
 Reason library_yields(const Problem& p) noexcept {
   if (p.op == Op::kMlpGrad) {
-    return refuse("mlp_grad: forced, or where the scheduler measures it to be faster");
+    if (p.m <= kLibraryMaxGradTokens || p.d <= kLibraryMaxGradWidth) return {};
+    return refuse("mlp_grad of m above %lld, d above %lld: this library's own is as fast",
+                  static_cast<long long>(kLibraryMaxGradTokens),
+                  static_cast<long long>(kLibraryMaxGradWidth));
   }
   const double down_flops =
       2.0 * static_cast<double>(p.m) * static_cast<double>(p.d) * static_cast<double>(p.h);
