@@ -117,7 +117,7 @@ bool offers_boxes_to_few(const DecodeShape& s) { return !has_grid_barrier(s) && 
 // Of few tokens boxes are first where the largest share of whole ones is not much more than the
 // mean, for who has less leaves the memory to others.
 bool boxes_lead(const DecodeTiling& t, const DecodeShape& s) {
-  if (s.m < kDecodeBoxTokens || s.m > kDecodeRowTokens || !offers_boxes_to_few(s)) return false;
+  if (s.m > kDecodeRowTokens || !offers_boxes_to_few(s)) return false;
   const std::int64_t total = s.down ? s.d : s.h;
   const int groups = decode_ctas(t, s.down, total, s.sm_count) / t.split;
   const double mean = static_cast<double>(total) * (s.down ? 1 : 2) / groups;

@@ -16,8 +16,6 @@ inline constexpr int kDecodeMaxTokens = 64;
 inline constexpr int kDecodeRowTokens = 8;
 /// Tilings of up to as many tokens bring weights by rows, the others by boxes.
 inline constexpr int kDecodeSpanTokens = 16;
-/// From so many tokens on boxes are mostly faster in models that are not small.
-inline constexpr int kDecodeBoxTokens = 2;
 inline constexpr int kDecodeMaxSplit = 4;  ///< CTAs of a cluster: 1, 2 or 4
 
 /// An instantiation of the decode kernel, and how its launch divides K.
