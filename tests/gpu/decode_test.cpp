@@ -113,6 +113,23 @@ TEST_F(GpuDecode, TailsInEveryDirection) {
   }
 }
 
+// Only models that are not small offer boxes of 16 to 8 tokens and less: ragged boxes and columns,
+// K of down divided, where one CTA of two has no token to finish, pairs of rows and boxes.
+TEST_F(GpuDecode, FewTokensByBoxes) {
+  for (const std::string text :
+       {"3x2056x8648:gate_up:fp16", "8x8648x2056:down:residual", "1x4424x4104:mlp:interleaved1",
+        "7x2056x8648:mlp:bias:bias_down:residual"}) {
+    const auto c = harness::parse_case(text).value();
+    const char* const variant = text.find("mlp") == text.npos ? kVariants[0] : kVariants[1];
+    const std::vector<std::string> names = tested_configs(variant, c.problem);
+    EXPECT_TRUE(std::any_of(names.begin(), names.end(), [](const std::string& name) {
+      return name.find("b16") != name.npos;
+    })) << text;
+    EXPECT_GT(expect_exact(text), 1);
+    ASSERT_FALSE(HasFailure()) << text;
+  }
+}
+
 TEST_F(GpuDecode, EveryTilingAgainstTheOracle) {
   for (const std::string text : {"8x264x136:gate_up", "16x136x264:down", "30x72x104:mlp:fp16",
                                  "64x136x72:mlp:bias:bias_down:residual"}) {

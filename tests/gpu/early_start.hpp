@@ -12,14 +12,6 @@
 
 namespace sluice::gpu {
 
-/// What mlp_grad launches for dx, which no config names.
-[[nodiscard]] inline cuda::sm90::Tiling input_grad_tiling(const Problem& p, int sm_count) {
-  cuda::sm90::Tiling best[1];
-  static_cast<void>(
-      cuda::sm90::ranked({p.m, p.d, 2 * p.h, cuda::sm90::GemmKind::kInputGrad, sm_count}, best));
-  return best[0];
-}
-
 inline void expect_starts_early(const Plan& plan) {
   using cuda::sm90::GemmKind;
   using cuda::sm90::Tiling;
@@ -42,7 +34,8 @@ inline void expect_starts_early(const Plan& plan) {
   if (p.op != Op::kGateUpGrad && p.op != Op::kMlpGrad) return;
   expect_early(GemmKind::kGateUpGrad, tilings.gate_up, p.m, p.h, p.d);
   if (p.op != Op::kMlpGrad) return;
-  expect_early(GemmKind::kInputGrad, input_grad_tiling(p, sm_count), p.m, p.d, p.h);
+  expect_early(GemmKind::kInputGrad, cuda::sm90::best_input_grad(p.m, p.d, p.h, sm_count), p.m, p.d,
+               p.h);
   expect_early(GemmKind::kWeightGrad, tilings.down, p.h, p.d, p.m);
   expect_early(GemmKind::kWeightGrad, tilings.down, p.d, p.h, p.m);
 }

@@ -219,7 +219,8 @@ class GpuMlpGradProducts : public GpuGemmNeighbours {
 };
 
 TEST_F(GpuMlpGradProducts, AnEarlyInputGradWaits) {
-  const auto tiling = gpu::input_grad_tiling(job_.plan.problem, gpu::rig().device().sm_count);
+  const Problem& p = job_.plan.problem;
+  const auto tiling = cuda::sm90::best_input_grad(p.m, p.d, p.h, gpu::rig().device().sm_count);
   const auto product = [&](const cuda::sm90::Call& call) {
     return input_grad(call, tiling, call.at(Operand::kDg), call.at(Operand::kDu));
   };

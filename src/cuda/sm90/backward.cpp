@@ -110,10 +110,6 @@ Tiling best_gate_up(const Call& call) {
   const Problem& p = call.problem;
   return best({p.m, 2 * p.h, p.d, GemmKind::kGateUp, call.device.sm_count, false});
 }
-Tiling best_input_grad(const Call& call) {
-  const Problem& p = call.problem;
-  return best({p.m, p.d, 2 * p.h, GemmKind::kInputGrad, call.device.sm_count});
-}
 
 }  // namespace
 
@@ -150,9 +146,10 @@ Status mlp_grad(const Call& call, const Tiling& grad_tiling, const Tiling& weigh
         gate_up_grad(call, grad_tiling, call.at(Operand::kG), call.at(Operand::kU), dg, du, h));
   }
   if (call.operands.dx != nullptr) {
-    SLUICE_TRY(call.library != nullptr && library_takes_input_grad(call, dg, du)
-                   ? library_input_grad(call, dg)
-                   : input_grad(call, best_input_grad(call), dg, du));
+    SLUICE_TRY(
+        call.library != nullptr && library_takes_input_grad(call, dg, du)
+            ? library_input_grad(call, dg)
+            : input_grad(call, best_input_grad(p.m, p.d, p.h, call.device.sm_count), dg, du));
   }
   SLUICE_TRY(weight_grads(call, weight_grad_tiling, dg, du, h));
   SLUICE_TRY(bias_grad(call, Operand::kDbGate, dg));

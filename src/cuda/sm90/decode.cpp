@@ -57,7 +57,7 @@ Reason stride_refusal(const OperandSpec& spec) {
   return {};
 }
 
-// Tilings of many tokens bring weights by tensor maps.
+// Tilings by boxes bring weights by tensor maps.
 Reason box_refusal(const Problem& p, const std::array<OperandSpec, kOperandCount>& specs) {
   if (has_gate_up(p)) {
     if (const Reason reason = pair_view_refusal(spec_of(specs, Operand::kWGate)); !reason.empty()) {

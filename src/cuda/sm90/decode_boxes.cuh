@@ -195,7 +195,8 @@ struct OwnTokens {
 };
 
 // Walks a column of a matrix with OwnTokens. NOTE: addresses advance and are not multiplied anew: a
-// warp is alone on its scheduler here, and its instructions at a launch's end were 1.5 us of one.
+// scheduler has two warps here at most, and their instructions at a launch's end were 1.5 us of
+// one.
 template <class Element>
 struct TokenColumn {
   char* at;
@@ -213,7 +214,7 @@ struct TokenColumn {
 
 // Slices that a thread finishes together, half of all, as many as a CTA of a pair has. No branch
 // stands between them: a slice alone is a chain of exponential, reciprocal and store, or of load
-// and store, and at most two warps share a scheduler here.
+// and store, and few warps share a scheduler.
 template <class Cfg>
 inline constexpr int kTogether = Cfg::kTokens / kSliceTokens / 2;
 

@@ -12,9 +12,9 @@
 namespace sluice::cuda::sm90 {
 
 inline constexpr int kDecodeMaxTokens = 64;
-/// Tilings of up to as many tokens bring activations by rows, the others by boxes.
+/// Tilings of rows made for up to as many tokens bring activations by rows, all others by boxes.
 inline constexpr int kDecodeRowTokens = 8;
-/// Tilings of up to as many tokens bring weights by rows, the others by boxes.
+/// Made for up to as many tokens, a tiling may bring weights by rows; all others have boxes.
 inline constexpr int kDecodeSpanTokens = 16;
 inline constexpr int kDecodeMaxSplit = 4;  ///< CTAs of a cluster: 1, 2 or 4
 

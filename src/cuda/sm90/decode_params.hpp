@@ -61,7 +61,7 @@ struct DecodeParams {
   WeightPrefetch next;
   PairWalk pair;
   int up_first;       // the pairs' first rows are up
-  CUtensorMap x_map;  // of more than kDecodeRowTokens tokens: x in boxes of 64 columns x m
+  CUtensorMap x_map;  // where activations come by boxes: x, 64 columns x m
   CUtensorMap h_map;
   CUtensorMap w_pair_map;  // of tilings with weight boxes: 64 columns of 8 gate and 8 up rows
   CUtensorMap w_down_map;  // 64 columns x 16 rows

@@ -77,7 +77,8 @@ struct BoxesConfig {
   static constexpr int kActivationsAt = kRows * kDepth * 2;
   static constexpr int kStageBytes = (kRows + kTokens) * kDepth * 2;
   static constexpr int kScratchBytes = 4 * kConsumerWarps;  // the norm's sums
-  static_assert(kTokens % kSliceTokens == 0 && kRows % kMmaRows == 0 && kDepth % kSpanColumns == 0);
+  static_assert(kTokens % (2 * kSliceTokens) == 0 && kRows % kMmaRows == 0 &&
+                kDepth % kSpanColumns == 0);
   static_assert(kRows / kMmaRows * kSpans <= 32 * kWeightWarps);
   static_assert(kRows == kWgmmaRows || kRows == 2 * kWgmmaRows);
   // Sums that the CTAs of a cluster exchange, at the end of the ring.

@@ -28,8 +28,8 @@ __device__ __forceinline__ const char* row_of(const WeightRows& w, int row) {
   return w.base + row / w.block_rows * w.block_bytes + row % w.block_rows * w.row_bytes;
 }
 
-/// Where a weight producer's row of a block begins; null where it has none. Of a block that is not
-/// there it must not be read.
+/// Where a weight producer's row of a block begins; null where it has none. Asked of the block
+/// behind a phase's last one too, where it may lie beyond the matrix and nobody reads it.
 template <class Cfg, bool kGated>
 __device__ __forceinline__ const char* own_row(const DecodeParams& p, const DecodePhase& phase,
                                                int block) {

@@ -51,9 +51,9 @@ bool many_tokens(const GemmShape& shape) { return shape.m > kStreamKMaxTokens; }
 
 // Share of the best tiling's rate that one reaches when its waves are full;
 // docs/kernels/gate_up.md. A CTA without a partner to share weights with has none to wait for, and
-// several row tiles read the weights in step: in gate_up, and in down of many tokens, it is worth
-// as much as one in a cluster. But 128 x 128 starves on L2 with more than eight row tiles, in down
-// of few tokens with more than one.
+// several row tiles read the weights in step: in gate_up, and under 128 columns in down of many
+// tokens, it is worth as much as one in a cluster. But 128 x 128 starves on L2: in gate_up with
+// more than eight row tiles, in down of few tokens and in the backward pass with more than one.
 double efficiency(const Tiling& t, const GemmShape& shape) {
   const std::int64_t row_tiles = ceil_div(shape.m, t.rows);
   const bool shared = t.cluster == 2 || row_tiles == 1;
@@ -92,8 +92,8 @@ constexpr double kOutOfStepPs = 40.8;
 // start, and takes CTAs out of step further apart.
 constexpr double kLongWavePs = 24.5;
 constexpr double kLongOutOfStepPs = 47.0;
-// The same of down and many tokens, in waves: 128 x 128 without a cluster is bound by its tensor
-// cores.
+// The same of down and many tokens, in waves. Not measured by itself: such that 128 x 128 without a
+// cluster is bound by its tensor cores, as it was.
 constexpr double kDownWavePs = 21.5;
 // Three consumers take this much longer on the tensor cores than two do for as many rows.
 constexpr double kThreeConsumers = 1.2;
@@ -278,6 +278,12 @@ std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
   }
   for (std::size_t i = 0; i < std::min(out.size(), count); ++i) out[i] = source[order[i]];
   return count;
+}
+
+Tiling best_input_grad(std::int64_t m, std::int64_t d, std::int64_t h, int sm_count) noexcept {
+  Tiling best[1];
+  static_cast<void>(ranked({m, d, 2 * h, GemmKind::kInputGrad, sm_count}, best));
+  return best[0];
 }
 
 Box out_box(const Tiling& t, GemmKind kind) noexcept {

@@ -98,6 +98,10 @@ inline constexpr int kStreamKMaxTokens = 384;
 /// there are.
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept;
 
+/// The best tiling of mlp_grad's dx, which no config names.
+[[nodiscard]] Tiling best_input_grad(std::int64_t m, std::int64_t d, std::int64_t h,
+                                     int sm_count) noexcept;
+
 /// Columns and rows of one box of the tensor maps of what the epilogue writes, and of what
 /// gate_up_grad's reads: as wide as a swizzle allows.
 struct Box {
