@@ -1,12 +1,22 @@
 # sluice_add_test(<name> TIER <label> SOURCES <files…> [LIBRARIES <targets…>] [ARGS <args…>]
-#                 [NO_HARNESS | STATIC])
+#                 [NO_HARNESS | STATIC] [THREAD_SANITIZER])
 # One GoogleTest program, one CTest entry, labelled by tier: unit, property, numerics, gpu, self, large.
 # NO_HARNESS: links the library alone; src/ stays on the include path for the scalar maths.
 # STATIC: the same with the static library, whose hidden functions can be tested.
+# THREAD_SANITIZER: the program's own sources are built with it, whatever the rest is.
 find_package(GTest REQUIRED)
 
+# gcc 12's ThreadSanitizer cannot place itself under strong address randomisation: its programs run
+# without, where that may be switched off.
+set(sluice_tsan_launcher setarch ${CMAKE_HOST_SYSTEM_PROCESSOR} -R)
+execute_process(COMMAND ${sluice_tsan_launcher} true RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
+if(NOT result EQUAL 0)
+  set(sluice_tsan_launcher)
+endif()
+
 function(sluice_add_test name)
-  cmake_parse_arguments(arg "NO_HARNESS;STATIC" "TIER;TIMEOUT" "SOURCES;LIBRARIES;ARGS" ${ARGN})
+  cmake_parse_arguments(arg "NO_HARNESS;STATIC;THREAD_SANITIZER" "TIER;TIMEOUT"
+                        "SOURCES;LIBRARIES;ARGS" ${ARGN})
   if(NOT arg_TIER OR NOT arg_SOURCES)
     message(FATAL_ERROR "sluice_add_test(${name}): TIER and SOURCES are required")
   endif()
@@ -23,7 +33,16 @@ function(sluice_add_test name)
     # gcc 12 takes instrumented std::optional for uninitialised (bugs 80635, 105562).
     target_compile_options(${name} PRIVATE -Wno-maybe-uninitialized)
   endif()
-  add_test(NAME ${name} COMMAND ${name} ${arg_ARGS})
+  if(arg_THREAD_SANITIZER AND NOT SLUICE_SANITIZE)  # else all is built with that
+    target_compile_options(${name} PRIVATE -fsanitize=thread -g1)
+    target_link_options(${name} PRIVATE -fsanitize=thread)
+    set(launcher ${sluice_tsan_launcher})
+  elseif(SLUICE_SANITIZE MATCHES thread)
+    set(launcher ${sluice_tsan_launcher})
+  else()
+    set(launcher)
+  endif()
+  add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${name}> ${arg_ARGS})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()

@@ -107,10 +107,6 @@ build() {
   return 1
 }
 
-# gcc 12's ThreadSanitizer cannot place itself under strong address randomisation.
-calm=()
-setarch "$(uname -m)" -R true 2> /dev/null && calm=(setarch "$(uname -m)" -R)
-
 for step in "${steps[@]}"; do
   begin=$SECONDS
   targets=()
@@ -124,7 +120,7 @@ for step in "${steps[@]}"; do
       targets=(--target sluice_tests_unit sluice_tests_tune sluice_tests_variants sluice_tests_cpu_pool
         sluice_tests_cpu_kernels sluice_tests_cpu_engine)
       build tsan cmake --preset tsan \
-        && count_tests tsan "${calm[@]}" ctest --preset tsan "${parallel[@]}"
+        && count_tests tsan ctest --preset tsan "${parallel[@]}"
       ;;
     fuzz)
       targets=(--target sluice_fuzz_corpus sluice_fuzz_safetensors sluice_fuzz_index sluice_fuzz_checkpoint
@@ -155,7 +151,7 @@ for step in "${steps[@]}"; do
         record cuda 0 0 0 "not run: no nvcc"
         continue
       fi
-      build cuda cmake --preset cuda && count_tests cuda "${calm[@]}" ctest --preset cuda
+      build cuda cmake --preset cuda && count_tests cuda ctest --preset cuda
       ;;
   esac
 done
