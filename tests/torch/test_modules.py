@@ -226,6 +226,19 @@ class Patch(unittest.TestCase):
         report.undo()
         self.assertTrue(torch.equal(mlp(x), 2 * own))
         self.assertNotIn("forward", mlps(model)[1].__dict__)
+        again = sluice.patch(model)
+        self.assertEqual(list(again.left.values()), ["its forward was replaced already"])
+        again.undo()
+        mlp.forward = patched  # the wrapper is taken off
+        self.assertEqual(len(sluice.patch(model).patched), 2)
+
+    def test_undoing_a_module_without_a_forward_of_its_own_any_more(self) -> None:
+        model = small_model()
+        report = sluice.patch(model)
+        del mlps(model)[0].forward
+        report.undo()
+        self.assertNotIn("_sluice", mlps(model)[0].__dict__)
+        self.assertEqual(len(sluice.patch(model).patched), 2)
 
     def test_autocast_and_other_types_compute_as_before(self) -> None:
         model = randomise(small_model())

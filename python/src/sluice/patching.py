@@ -122,6 +122,21 @@ def _forward_hidden_states(self: nn.Module, hidden_states: Tensor) -> Tensor:
     return _forward(self, hidden_states)
 
 
+def _has_our_forward(module: nn.Module) -> bool:
+    forward = getattr(module.__dict__.get("forward"), "__func__", None)
+    return forward in (_forward, _forward_hidden_states)
+
+
+def _replaced(module: nn.Module) -> str | None:
+    """Why the module's forward cannot be replaced, where it has one of its own."""
+    if "forward" not in module.__dict__:
+        return None
+    settings = module.__dict__.get("_sluice")
+    if settings is not None and settings.backends:
+        return "patched already"
+    return None if _has_our_forward(module) else "its forward was replaced already"
+
+
 def _gate_of(module: nn.Module, family: _Family) -> Gate | str:
     """The gate, or why there is none."""
     activation = getattr(module, family.activation)
@@ -149,11 +164,11 @@ class Patched:
         """Gives every module its own forward back; where somebody has wrapped Sluice's since, theirs stays,
         around the module's own. A second call does nothing."""
         for module in self._modules:
-            ours = getattr(module.__dict__.get("forward"), "__func__", None)
-            if ours in (_forward, _forward_hidden_states):
+            if _has_our_forward(module):
                 del module.forward
-                del module._sluice
-            else:
+            if "forward" not in module.__dict__:
+                module.__dict__.pop("_sluice", None)
+            elif "_sluice" in module.__dict__:  # Sluice's forward within the wrapper reads it
                 module._sluice = replace(module._sluice, backends=frozenset())
         self._modules.clear()
         self.patched.clear()
@@ -184,11 +199,7 @@ def patch(model: nn.Module, *, recompute: bool = False, weights_static: bool = F
         kind = type(module)
         if family is None:
             result.left[name] = f"{_name(kind)} is not on the list"
-        elif "_sluice" in module.__dict__:
-            result.left[name] = "patched already"
-        elif "forward" in module.__dict__:
-            result.left[name] = "its forward was replaced already"
-        elif reason := _obstacle(module, family):
+        elif reason := _replaced(module) or _obstacle(module, family):
             result.left[name] = reason
         elif isinstance(gate := _gate_of(module, family), str):
             result.left[name] = gate
