@@ -113,7 +113,8 @@ struct Schedule {
 [[nodiscard]] Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept;
 
 /// The type that tokens of `width` columns have for dot products; `pairs` as in Schedule. A wide
-/// one keeps the type that it shares with the weights; a narrow one is widened once for all rows.
+/// one that is alone keeps the type that it shares with the weights; others are widened once for
+/// all rows.
 [[nodiscard]] DType token_dtype(const Problem& problem, bool pairs, std::int64_t width) noexcept;
 
 /// Elements from one row of tokens to the next for dot products: a vector beyond whole ones, so

@@ -17,7 +17,7 @@ struct Counts {
   int foreign_products;  ///< whose algorithm was another shape's, or whose handle nobody made
 };
 
-/// The n of the products that a hold or a failure is for.
+/// No product has this n: nothing is held.
 inline constexpr std::int64_t kNone = -1;
 
 void reset() noexcept;

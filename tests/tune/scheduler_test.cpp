@@ -83,7 +83,6 @@ TEST(Scheduler, TunesOnTheCpuAtHand) {
   }
 }
 
-// The same entries give the same choices; a problem that was never tuned gets its neighbour's.
 // Rows so far apart that the extents of legal operands add up to more than 2^63 bytes.
 TEST(Scheduler, OperandsBeyondAllMemoryAreRefused) {
   Problem p{.op = Op::kMlpGrad, .m = std::int64_t{1} << 28, .d = 8, .h = std::int64_t{1} << 28};
@@ -99,6 +98,7 @@ TEST(Scheduler, OperandsBeyondAllMemoryAreRefused) {
                           "1048576 may be used"));
 }
 
+// The same entries give the same choices; a problem that was never tuned gets its neighbour's.
 TEST(Scheduler, SavesAndLoads) {
   const Folder folder;
   const std::string path = folder.write("cache", cache_of(mlp(16)));
