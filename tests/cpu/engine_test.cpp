@@ -142,7 +142,7 @@ TEST_P(Engine, LongSums) {
       verify(std::string(shape) + ":mlp:" + dtype);
     }
   }
-  // One wide token of 16 bits is read as it is (token_dtype).
+  // One wide token keeps its 16 bits (token_dtype).
   for (const char* text :
        {"1x4104x16:mlp:bf16", "1x16x4104:mlp:fp16", "1x5001x70:gate_up:bf16:add_norm"}) {
     verify(text);
