@@ -219,6 +219,8 @@ TEST(GemmConfig, GoldenChoicesOfGateUp) {
   EXPECT_EQ(best(gate_up(384, 16384, 6656)), "pp128x160c1g16");
   // 1110 tiles of 192, 17 waves (16.8 are full): 3264 against 21 waves of 160: 3394.
   EXPECT_EQ(best(gate_up(512, 16384, 53248)), "pp128x192c2g8");
+  // 81 waves of 160: 12960 / 0.985 against 68 of 192: 13056.
+  EXPECT_EQ(best(gate_up(2048, 16384, 53248)), "pp128x192c2g8");
   EXPECT_EQ(best(gate_up(4096, 16384, 53248)), "pp128x192c2g8");
   // Seven row tiles, which clusters of two would make eight. Without a cluster 160 is slower.
   EXPECT_EQ(best(gate_up(896, 16384, 53248)), "pp128x192c1g16");

@@ -49,6 +49,8 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 // Many tokens: every weight is read by several row tiles, and waves decide.
 bool many_tokens(const GemmShape& shape) { return shape.m > kStreamKMaxTokens; }
 
+bool long_k(const GemmShape& shape) { return shape.kind == GemmKind::kGateUp && shape.k > 8192; }
+
 // Share of the best tiling's rate that one reaches when its waves are full;
 // docs/kernels/gate_up.md. A CTA without a partner to share weights with has none to wait for, and
 // several row tiles read the weights in step: in gate_up, and under 128 columns in down of many
@@ -60,7 +62,8 @@ double efficiency(const Tiling& t, const GemmShape& shape) {
   if (t.tile_n == 224) return 0.95;
   if (shape.kind == GemmKind::kGateUp && !shared) {
     if (t.tile_n == 128) return row_tiles <= 8 ? 0.985 : 0.9;
-    if (t.tile_n == 160) return row_tiles <= 16 ? 0.995 : 0.99;
+    // Beyond so many rows or columns of x the bytes that a cluster saves count as watts.
+    if (t.tile_n == 160) return row_tiles > 16 ? 0.99 : long_k(shape) ? 0.985 : 0.995;
     return 1.0;
   }
   if (t.tile_n == 160) return 0.99;
@@ -124,8 +127,6 @@ double small_copies(const GemmShape& shape, const Tiling& t) {
   const std::int64_t copies = groups / std::gcd(groups, shape.block_groups);
   return std::max(1.0, 0.5 * static_cast<double>(copies));
 }
-
-bool long_k(const GemmShape& shape) { return shape.kind == GemmKind::kGateUp && shape.k > 8192; }
 
 double wave_ps(const GemmShape& shape) {
   if (shape.kind == GemmKind::kDown && many_tokens(shape)) return kDownWavePs;
