@@ -208,6 +208,8 @@ TEST(GemmConfig, GoldenChoicesOfGateUp) {
   // 44 waves of 160: 7040 / 0.995 = 7075 against 37 of 192: 7104.
   EXPECT_EQ(best(gate_up(2048, 8192, 28672)), "pp128x160c1g16");
   EXPECT_EQ(best(gate_up(4096, 8192, 28672)), "pp128x192c2g8");
+  // Ten row tiles: 23 waves of 192: 4416 against 34 of 128, which starve on L2: 4352 / 0.9.
+  EXPECT_EQ(best(gate_up(1280, 8192, 28672)), "pp128x192c2g8");
   // Both 384 weight rows in waves: the narrower tile's open epilogue is shorter.
   EXPECT_EQ(best(gate_up(1024, 2880, 2880)), "pp128x128c1g16");
   // A share of 405B, measured: 104 tiles of 128, one a CTA, against 60 of 224 that are cut. Three
@@ -273,6 +275,9 @@ TEST(GemmConfig, GoldenChoicesOfGrads) {
   const auto dx = [](std::int64_t m, std::int64_t d, std::int64_t h) {
     return GemmShape{m, d, 2 * h, GemmKind::kInputGrad, kSmCount};
   };
+  // What mlp_grad launches, whose columns are those of x and not of h.
+  EXPECT_EQ(name_of(cuda::sm90::best_input_grad(4096, 4096, 14336, kSmCount)),
+            best(dx(4096, 4096, 14336)));
   const auto dw = [](std::int64_t m, std::int64_t d, std::int64_t h) {
     return GemmShape{h, d, m, GemmKind::kWeightGrad, kSmCount};
   };
