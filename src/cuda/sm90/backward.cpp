@@ -100,15 +100,9 @@ Status bias_grad(const Call& call, Operand id, const Matrix& in) {
   return simt::launch_column_sum(call.device, params, call.stream);
 }
 
-// Of the launches that no config names.
-Tiling best(const GemmShape& shape) {
-  Tiling tiling[1];
-  static_cast<void>(ranked(shape, tiling));
-  return tiling[0];
-}
 Tiling best_gate_up(const Call& call) {
   const Problem& p = call.problem;
-  return best({p.m, 2 * p.h, p.d, GemmKind::kGateUp, call.device.sm_count, false});
+  return best_tiling({p.m, 2 * p.h, p.d, GemmKind::kGateUp, call.device.sm_count, false});
 }
 
 }  // namespace

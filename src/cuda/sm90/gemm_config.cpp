@@ -281,10 +281,14 @@ std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
   return count;
 }
 
-Tiling best_input_grad(std::int64_t m, std::int64_t d, std::int64_t h, int sm_count) noexcept {
+Tiling best_tiling(const GemmShape& shape) noexcept {
   Tiling best[1];
-  static_cast<void>(ranked({m, d, 2 * h, GemmKind::kInputGrad, sm_count}, best));
+  static_cast<void>(ranked(shape, best));
   return best[0];
+}
+
+Tiling best_input_grad(std::int64_t m, std::int64_t d, std::int64_t h, int sm_count) noexcept {
+  return best_tiling({m, d, 2 * h, GemmKind::kInputGrad, sm_count});
 }
 
 Box out_box(const Tiling& t, GemmKind kind) noexcept {

@@ -98,6 +98,9 @@ inline constexpr int kStreamKMaxTokens = 384;
 /// there are.
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept;
 
+/// The first of these.
+[[nodiscard]] Tiling best_tiling(const GemmShape& shape) noexcept;
+
 /// The best tiling of mlp_grad's dx, which no config names.
 [[nodiscard]] Tiling best_input_grad(std::int64_t m, std::int64_t d, std::int64_t h,
                                      int sm_count) noexcept;
