@@ -103,8 +103,9 @@ TEST_F(GpuDecode, OneTileOfEachOperator) {
 // Chunks of 128, 256 and 512 columns with tails of 8 and more; CTAs with no, one and several
 // blocks.
 TEST_F(GpuDecode, TailsInEveryDirection) {
-  for (const std::string shape : {"3x8x8", "5x72x104", "7x1032x264", "13x264x4400", "2x4424x136",
-                                  "1x8456x1544", "21x520x2056", "40x1544x392", "64x2056x1032"}) {
+  for (const std::string shape :
+       {"3x8x8", "5x72x104", "7x1032x264", "13x264x4400", "2x4424x136", "1x8456x1544",
+        "21x520x2056", "40x1544x392", "64x2056x1032", "11x2056x136", "35x2056x72"}) {
     for (const std::string op : {"gate_up", "down", "mlp"}) {
       EXPECT_GT(expect_exact(shape + ":" + op + ":fp16"), 0);
       EXPECT_GT(expect_exact(shape + ":" + op + ":interleaved1"), 0);
@@ -264,7 +265,9 @@ constexpr Repeated kRepeated[] = {
     {"8x1032x2056:mlp", "cuda.sm90_decode_chain", false},
     {"5x1032x2056:mlp:add_norm:residual_norm_input", "cuda.sm90_decode_chain", false},
     {"8x1032x2056:mlp:add_norm:residual", "cuda.sm90_decode_chain", false},
-    {"40x1032x2056:mlp:bias_down:residual", "cuda.sm90_decode_chain", true}};
+    {"40x1032x2056:mlp:bias_down:residual", "cuda.sm90_decode_chain", true},
+    {"8x264x6600:mlp:residual", "cuda.sm90_decode_chain", false},
+    {"64x264x9000:mlp", "cuda.sm90_decode_chain", true}};
 
 Job make_repeated(const Repeated& repeated) {
   const Problem problem = harness::parse_case(repeated.text).value().problem;
@@ -357,7 +360,8 @@ TEST_F(GpuDecode, ChainedLayersEqualLayersOneByOne) {
   constexpr int kLayers = 12;
   for (const char* text :
        {"1x1032x2056:mlp:sigmoid", "16x1032x2056:mlp:sigmoid", "40x264x520:mlp:sigmoid",
-        "1x1032x2056:mlp:sigmoid:add_norm", "5x1032x2056:mlp:sigmoid:add_norm"}) {
+        "1x264x6600:mlp:sigmoid", "40x264x9000:mlp:sigmoid", "1x1032x2056:mlp:sigmoid:add_norm",
+        "5x1032x2056:mlp:sigmoid:add_norm", "5x264x6600:mlp:sigmoid:add_norm"}) {
     for (const char* variant : kVariants) {
       Options options;
       options.variant = variant;

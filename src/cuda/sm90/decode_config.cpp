@@ -43,6 +43,8 @@ constexpr double kUnevenBytes = 300e3;
 // Of an SM, of down behind gate_up: what memory gives it until the next CTA's first bytes come.
 constexpr int kPrefetchBytes = 64 << 10;
 constexpr int kBoxesPrefetchBytes = 32 << 10;
+constexpr int kPrefetchTokens = 32;
+constexpr int kSmallPrefetchTokens = 16;  // in small models
 // Of boxes, fitted to 300 times of launches and chains, those behind kWgmmaUs again to 250 with
 // maps that fetch 128 bytes: what a stage costs beside its bytes; a wgmma of 64 rows and tokens; an
 // exchange of sums and the clusters that it needs; the gate and stores of a block of both
@@ -203,8 +205,9 @@ int decode_ctas(const DecodeTiling& t, bool down, std::int64_t rows, int sm_coun
 WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& down, int d, int h,
                                int sm_count) noexcept {
   // Of more tokens the copies of activations want what it takes.
+  const bool small = is_small({.d = d, .h = h, .down = false, .sm_count = sm_count});
   const int widest = std::max(gate_up.tokens, down.tokens);
-  if (gate_up.half || widest > kDecodeSpanTokens) return {};
+  if (gate_up.half || widest > (small ? kSmallPrefetchTokens : kPrefetchTokens)) return {};
   WeightPrefetch next;
   next.ctas = decode_ctas(down, true, d, sm_count);
   next.split = down.split;
