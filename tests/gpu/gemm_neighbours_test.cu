@@ -44,8 +44,7 @@ class GpuGemmNeighbours : public testing::Test {
  protected:
   void SetUp() override {
     if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
-    const Job job = make();
-    const Problem& p = job.plan.problem;
+    const Problem p = harness::parse_case(kCase).value().problem;
     const cuda::sm90::GemmShape shape{p.m, 2 * p.h, p.d, cuda::sm90::GemmKind::kGateUp,
                                       gpu::rig().device().sm_count};
     ASSERT_TRUE(cuda::sm90::keeps_step(shape, cuda::sm90::Tiling{}));
@@ -64,6 +63,22 @@ class GpuGemmNeighbours : public testing::Test {
     return bits_of(*job.set);
   }
 };
+
+// What the tests below compare with: it sees a single byte, and puts it back.
+TEST(GpuSnapshot, FindsOneByteAndPutsItBack) {
+  constexpr std::size_t kBytes = (1 << 20) + 3;
+  const auto memory = std::move(harness::RigBuffer::make(gpu::rig(), kBytes).value());
+  ASSERT_OK(gpu::rig().fill_bytes(memory.data(), 0x5A, kBytes));
+  const gpu::Snapshot kept({{"y", memory.data(), kBytes}});
+  const StreamGuard guard;
+  EXPECT_EQ(kept.changed(guard.stream), "");
+  for (const std::size_t at : {std::size_t{0}, kBytes / 2, kBytes - 1}) {
+    ASSERT_OK(gpu::rig().fill_bytes(memory.data() + at, 0x5B, 1));
+    EXPECT_EQ(kept.changed(guard.stream), "y: 1 bytes; ") << at;
+    kept.put_back(guard.stream);
+    EXPECT_EQ(kept.changed(guard.stream), "") << at;
+  }
+}
 
 // Each time that all CTAs have arrived moves the word by 2^31, whatever the grid: who counted
 // otherwise would make every launch on it wait in vain, which only time shows.
@@ -196,21 +211,14 @@ class GpuMlpGradProducts : public GpuGemmNeighbours {
       return product(call);
     };
     const gpu::Extent written = extent(out);
-    const auto bits = [&] {
-      std::string now(written.bytes, '\0');
-      EXPECT_CUDA(cudaMemcpy(now.data(), written.base, written.bytes, cudaMemcpyDeviceToHost));
-      return now;
-    };
-    const auto clear = [&]() -> Status {
-      SLUICE_CUDA_TRY(cudaMemset(written.base, 0xFF, written.bytes));
-      return {};
-    };
+    ASSERT_CUDA(cudaMemset(written.base, 0xFF, written.bytes));
+    const gpu::Snapshot before({written});
     ASSERT_OK(run(static_cast<cudaStream_t>(gpu::rig().stream())));
     ASSERT_OK(gpu::rig().synchronize());
-    const std::string expected = bits();
+    const gpu::Snapshot expected({written});
     for (const Operand id : inputs) {
       ASSERT_NO_FATAL_FAILURE(
-          gpu::expect_late_input_is_waited_for(extent(id), expected, clear, run, bits));
+          gpu::expect_late_input_is_waited_for(extent(id), before, expected, run));
     }
     gpu::expect_late_reader_is_waited_for(written, run);
   }

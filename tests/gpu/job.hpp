@@ -41,13 +41,19 @@ inline Job make_job(const std::string& text, const Options& options = {}) {
   return make_job_on(rig(), text, options);
 }
 
-inline void expect_right(Job& job) {
-  const auto comparisons = harness::compare_outputs(*job.set);
+inline void expect_right(Job& job, const std::vector<harness::ExpectedOutput>& exact) {
+  const auto comparisons = harness::compare_outputs(*job.set, exact);
   ASSERT_OK(comparisons);
   for (const auto& comparison : *comparisons) {
     EXPECT_TRUE(comparison.passed()) << harness::to_string(comparison);
   }
   EXPECT_OK(job.set->check_canaries());
+}
+
+inline void expect_right(Job& job) {
+  const auto exact = harness::expected_outputs(*job.set);
+  ASSERT_OK(exact);
+  expect_right(job, *exact);
 }
 
 /// The outputs of a case, rows' gaps included.
