@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import importlib.util
 import io
 import math
 import os
@@ -155,6 +156,11 @@ class Import(unittest.TestCase):
                 getattr(sluice, name)
         with self.assertRaises(AttributeError):
             sluice.nothing_of_this_name
+        # Modules that need Torch are found by name too, and say what they miss.
+        if importlib.util.find_spec("torch") is None:
+            for name in ("nn", "ops"):
+                with self.assertRaisesRegex(ImportError, "torch"):
+                    getattr(sluice, name)
 
 
 class Doctor(unittest.TestCase):
