@@ -213,6 +213,20 @@ harness::BenchOptions bench_options(const Arguments& args, const Context& contex
   return options;
 }
 
+// What the rows do not say.
+void tell_notes(const Findings& found, const std::vector<std::string>& baselines) {
+  const bool alone = std::ranges::none_of(
+      found.rows, [](const harness::Row& row) { return row.baseline.has_value(); });
+  if (alone && found.passed && !baselines.empty()) {
+    fmt::print(stderr, "sluice: no case has the baseline {} on this device\n",
+               fmt::join(baselines, " or "));
+  }
+  if (found.unsettled > 0) {
+    fmt::print(stderr, "sluice: {} of the shapes reached the time cap above the noise goal\n",
+               found.unsettled);
+  }
+}
+
 int bench(const Arguments& args, const Context& context) {
   const auto jobs = jobs_of(args.work);
   if (!jobs) return fail(jobs.error());
@@ -253,16 +267,7 @@ int bench(const Arguments& args, const Context& context) {
   const Status kept = found.keep();
   if (!status) return fail(status.error());
   if (!kept) return fail(kept.error());
-  const bool alone = std::ranges::none_of(
-      found.rows, [](const harness::Row& row) { return row.baseline.has_value(); });
-  if (!context.quiet && alone && !args.baselines.empty() && found.passed) {
-    fmt::print(stderr, "sluice: no case has the baseline {} on this device\n",
-               fmt::join(args.baselines, " or "));
-  }
-  if (!context.quiet && found.unsettled > 0) {
-    fmt::print(stderr, "sluice: {} of the shapes reached the time cap above the noise goal\n",
-               found.unsettled);
-  }
+  if (!context.quiet) tell_notes(found, args.baselines);
 
   if (args.json == "-") {
     if (const Status written = found.write(); !written) return fail(written.error());
