@@ -121,10 +121,11 @@ class Queries(unittest.TestCase):
             (lambda: sluice.plan(1, 8, 8, device="tpu"), "^device: got 'tpu'"),
             (lambda: sluice.plan(1, 8, 8, gate=Gate(alpha=math.nan)), "alpha"),
             (lambda: Gate("swish"), "^activation: got 'swish'"),
+            (lambda: sluice.plan(1, 8, 8, gate="silu"), "^gate: got 'silu', wanted a Gate"),
         ):
             with self.assertRaisesRegex(ValueError, message):
                 wrong()
-        with self.assertRaisesRegex(TypeError, "bias"):
+        with self.assertRaisesRegex(TypeError, "^bias: no such flag, wanted one of bias_gate_up"):
             sluice.plan(1, 8, 8, bias=True)
 
     def test_a_forced_variant_that_refuses_is_not_implemented(self) -> None:
