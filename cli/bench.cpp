@@ -3,7 +3,9 @@
 #include "harness/bench.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -211,6 +213,20 @@ harness::BenchOptions bench_options(const Arguments& args, const Context& contex
   return options;
 }
 
+// What the rows do not say.
+void tell_notes(const Findings& found, const std::vector<std::string>& baselines) {
+  const bool alone = std::ranges::none_of(
+      found.rows, [](const harness::Row& row) { return row.baseline.has_value(); });
+  if (alone && found.passed && !baselines.empty()) {
+    fmt::print(stderr, "sluice: no case has the baseline {} on this device\n",
+               fmt::join(baselines, " or "));
+  }
+  if (found.unsettled > 0) {
+    fmt::print(stderr, "sluice: {} of the shapes reached the time cap above the noise goal\n",
+               found.unsettled);
+  }
+}
+
 int bench(const Arguments& args, const Context& context) {
   const auto jobs = jobs_of(args.work);
   if (!jobs) return fail(jobs.error());
@@ -251,10 +267,7 @@ int bench(const Arguments& args, const Context& context) {
   const Status kept = found.keep();
   if (!status) return fail(status.error());
   if (!kept) return fail(kept.error());
-  if (!context.quiet && found.unsettled > 0) {
-    fmt::print(stderr, "sluice: {} of the shapes reached the time cap above the noise goal\n",
-               found.unsettled);
-  }
+  if (!context.quiet) tell_notes(found, args.baselines);
 
   if (args.json == "-") {
     if (const Status written = found.write(); !written) return fail(written.error());
@@ -290,11 +303,13 @@ void add_bench(CLI::App& app, Context& context) {
       ->check(CLI::IsMember({"fwd", "bwd", "full", "decode"}))
       ->capture_default_str();
   verb->add_flag("--quick", args->quick, "Fewer samples and copies: a look, not a measurement");
-  const auto names = harness::row_baselines();
+  const auto names = harness::timed_baselines();
   verb->add_option("--milliseconds", args->milliseconds,
                    "Timing of each candidate, for sweeps over many shapes; 0 for 300, or 50 quick")
       ->check(positive(true));
-  verb->add_option("--baseline", args->baselines, "Time this baseline alone; may be repeated")
+  verb->add_option(
+          "--baseline", args->baselines,
+          "Time this baseline alone; may be repeated. Rivals by bench/*.py are none of these")
       ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())));
   verb->add_option("--json", args->json, "Write results to this file, - for standard output");
   add_device_option(*verb, context);

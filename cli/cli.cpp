@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 
 namespace sluice::cli {
@@ -160,7 +162,8 @@ std::optional<std::pair<std::int64_t, std::int64_t>> parse_range(const std::stri
 Expected<std::vector<std::string>> read_problem_file(const std::string& path) {
   std::ifstream file(path);
   if (!file) {
-    return make_error(ErrorCode::kInvalidArgument, "%s: cannot be read", path.c_str());
+    return make_error(ErrorCode::kInvalidArgument, "%s: cannot be read: %s", path.c_str(),
+                      std::strerror(errno));
   }
   std::vector<std::string> lines;
   std::string line;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/cli.hpp"
+#include "harness/case.hpp"
 #include "harness/models.hpp"
 
 namespace sluice::cli {
@@ -61,14 +62,26 @@ int list_variants() {
   return kOk;
 }
 
+int list_tokens() {
+  Table table;
+  table.column("MxDxH[:token]...", Align::kLeft);
+  table.column("each at most once, in any order", Align::kLeft);
+  for (const harness::TokenHelp& line : harness::token_help()) {
+    table.row({line.tokens, line.meaning});
+  }
+  table.print();
+  return kOk;
+}
+
 }  // namespace
 
 void add_list(CLI::App& app, Context& context) {
-  CLI::App* verb = app.add_subcommand("list", "Models, gates or variants of this build");
+  CLI::App* verb =
+      app.add_subcommand("list", "Models, gates, variants, or the tokens of a problem");
   verb->require_subcommand(0, 1);
   verb->callback([verb, &context] {
     if (verb->get_subcommands().empty()) {
-      context.exit_code = fail(kUsage, "list: wanted models, gates or variants");
+      context.exit_code = fail(kUsage, "list: wanted models, gates, variants or tokens");
     }
   });
   verb->add_subcommand("models", "Model presets and their shapes")->callback([&context] {
@@ -79,6 +92,9 @@ void add_list(CLI::App& app, Context& context) {
   });
   verb->add_subcommand("variants", "Variants by backend, best first")->callback([&context] {
     context.exit_code = list_variants();
+  });
+  verb->add_subcommand("tokens", "What a problem may say beside its shape")->callback([&context] {
+    context.exit_code = list_tokens();
   });
 }
 

@@ -13,14 +13,19 @@ int program(int argc, char** argv) {
   CLI::App app{
       "Sluice: the gated MLP block, y = (act(x Wg^T) * (x Wu^T)) Wd^T, fused.\n"
       "M tokens, D model width, H hidden width. A problem is written MxDxH[:token]...,\n"
-      "such as 128x4096x14336:bf16:silu; README.md and docs/benchmarking.md have examples.\n"
+      "such as 128x4096x14336:bf16:silu; `sluice list tokens` has all of them.\n"
       "Exit codes: 0 done, 1 a check failed, 2 usage, 3 unsupported or no device.",
       "sluice"};
   app.set_version_flag("--version", std::string("sluice ") + SLUICE_VERSION);
   app.require_subcommand(1);
   app.fallthrough();
-  app.failure_message([](const CLI::App*, const CLI::Error& e) {
-    return std::string("sluice: ") + e.what() + "; --help says more\n";
+  app.failure_message([](const CLI::App* failed, const CLI::Error& e) {
+    // Without a verb CLI11 would only say that a subcommand is required.
+    const bool no_verb = e.get_name() == "RequiredError" && failed->get_parent() == nullptr &&
+                         failed->get_subcommands().empty();
+    return "sluice: " +
+           (no_verb ? "wanted a verb, such as info or explain" : std::string(e.what())) +
+           "; --help says more\n";
   });
   Context context;
   context.argc = argc;
@@ -35,7 +40,7 @@ int program(int argc, char** argv) {
   add_tune(app, context);
   add_memory(app, context);
   add_report(app, context);
-  // CLI11 would only say that a subcommand is required.
+  // Nor would it name the word that is none.
   if (argc > 1 && argv[1][0] != '-' &&
       app.get_subcommands([&](const CLI::App* verb) { return verb->get_name() == argv[1]; })
           .empty()) {

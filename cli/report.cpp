@@ -72,7 +72,7 @@ int run_program(std::vector<std::string> words, std::vector<std::string> environ
 int report(const Arguments& args) {
   for (const std::string& path : args.results) {
     if (access(path.c_str(), R_OK) != 0) {
-      return fail(kUsage, fmt::format("{}: cannot be read", path));
+      return fail(kUsage, fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
     }
   }
   const fs::path folder = package_folder();

@@ -363,6 +363,12 @@ std::int64_t signed_pair_offset(const Case& c) {
   return c.up_first ? -offset : offset;
 }
 
+std::span<const char* const> timed_baselines() {
+  static constexpr const char* kNames[] = {"own_unfused", "cublaslt+act", "cublaslt_chain",
+                                           "cublaslt_gemm"};
+  return kNames;
+}
+
 Expected<std::vector<std::unique_ptr<Baseline>>> make_baselines(const Case& c, Rig& rig,
                                                                 const Options& forced) {
   std::vector<std::unique_ptr<Baseline>> out;

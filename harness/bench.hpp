@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,9 @@ struct CaseBench {
 /// make_cuda_baselines() finds. A rival that does not take the case is left out.
 [[nodiscard]] Expected<std::vector<std::unique_ptr<Baseline>>> make_baselines(
     const Case& test_case, Rig& rig, const Options& forced);
+
+/// The names that these may have: the words of row_baselines() that this program itself times.
+[[nodiscard]] std::span<const char* const> timed_baselines();
 
 /// w_up - w_gate in bytes for weights that share a buffer, below 0 where up comes first; else 0.
 [[nodiscard]] std::int64_t signed_pair_offset(const Case& test_case);

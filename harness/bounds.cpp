@@ -25,6 +25,53 @@ constexpr double kLogChance = -40;
 
 constexpr double kSqrt2OverPi = math::detail::kSqrt2OverPi;
 
+// The corners that an input's error spans. What may overflow may be an infinity of either sign,
+// which a clamp or a saturated activation brings back to a finite result.
+std::pair<std::array<double, 4>, unsigned> corners(const Uncertain& q) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double error = q.error() > 0 ? q.error() : 0.0;
+  return {{q.value - error, q.value + error, -kInfinity, kInfinity},
+          q.may_overflow ? 4U : (error > 0 ? 2U : 1U)};
+}
+
+void widen(Uncertain& q, double value) {
+  if (std::isfinite(q.value) && std::isfinite(value)) {
+    q.bound = std::max(q.bound, std::fabs(value - q.value));
+  } else if (!(value == q.value || (std::isnan(value) && std::isnan(q.value)))) {
+    q.may_overflow = true;  // the sign or kind of a special value hangs on the error
+  }
+}
+
+// Errors of the inputs: the values at the corners of the box they span. A clamp, a kink or a jump
+// of the derivative inside the box shows at its corners.
+void add_input_errors(const Gate& gate, const Uncertain& g, const Uncertain& u, const Uncertain& dh,
+                      GateGradErrors& out) {
+  const auto [at_g, count_g] = corners(g);
+  const auto [at_u, count_u] = corners(u);
+  const auto [at_dh, count_dh] = corners(dh);
+  const unsigned corner_count = count_g * count_u * count_dh;
+  for (unsigned corner = 0; corner < corner_count && corner_count > 1; ++corner) {
+    const auto c =
+        math::gate_mul_grad(gate, at_g[corner % count_g], at_u[corner / count_g % count_u],
+                            at_dh[corner / (count_g * count_u)]);
+    widen(out.h, c.h);
+    widen(out.dg, c.dg);
+    widen(out.du, c.du);
+  }
+  // What the norm's scale shifts keeps its sign; the rest keeps its ratio of spread to bound.
+  if (g.common != 0 || u.common != 0) {
+    const auto slope = math::gate_mul_grad(gate, g.value, u.value, 1.0);
+    const double shift = slope.dg * g.common + slope.du * u.common;
+    if (std::isfinite(shift)) out.h.common = shift;
+    out.h.bound = std::max(0.0, out.h.bound - std::fabs(out.h.common));
+  }
+  double ratio = 0;
+  for (const Uncertain& q : {g, u, dh}) {
+    if (q.bound > 0) ratio = std::max(ratio, q.spread / q.bound);
+  }
+  for (Uncertain* q : {&out.h, &out.dg, &out.du}) q->spread = q->bound * ratio;
+}
+
 }  // namespace
 
 double largest(DType dtype) noexcept {
@@ -206,46 +253,7 @@ GateGradErrors Rounding::gate_mul_grad(const Uncertain& g_in, const Uncertain& u
   out.dg.may_overflow = out.du.may_overflow = out.h.may_overflow || dh.may_overflow;
   // At an infinite v the derivative of gelu_tanh is its limit, or the NaN of infinity times 0.
   if (gate_.activation == Activation::kGeluTanh && std::isinf(v)) out.dg.may_overflow = true;
-  // Errors of the inputs: the values at the corners of the box they span. A clamp, a kink or a jump
-  // of the derivative inside the box shows at its corners. What may overflow may be an infinity of
-  // either sign, which a clamp or a saturated activation brings back to a finite result.
-  const auto corners = [](const Uncertain& q) {
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    const double error = q.error() > 0 ? q.error() : 0.0;
-    const std::array<double, 4> at{q.value - error, q.value + error, -kInfinity, kInfinity};
-    return std::pair{at, q.may_overflow ? 4U : (error > 0 ? 2U : 1U)};
-  };
-  const auto widen = [](Uncertain& q, double value) {
-    if (std::isfinite(q.value) && std::isfinite(value)) {
-      q.bound = std::max(q.bound, std::fabs(value - q.value));
-    } else if (!(value == q.value || (std::isnan(value) && std::isnan(q.value)))) {
-      q.may_overflow = true;  // the sign or kind of a special value hangs on the error
-    }
-  };
-  const auto [at_g, count_g] = corners(g);
-  const auto [at_u, count_u] = corners(u);
-  const auto [at_dh, count_dh] = corners(dh);
-  const unsigned corner_count = count_g * count_u * count_dh;
-  for (unsigned corner = 0; corner < corner_count && corner_count > 1; ++corner) {
-    const auto c =
-        math::gate_mul_grad(gate_, at_g[corner % count_g], at_u[corner / count_g % count_u],
-                            at_dh[corner / (count_g * count_u)]);
-    widen(out.h, c.h);
-    widen(out.dg, c.dg);
-    widen(out.du, c.du);
-  }
-  // What the norm's scale shifts keeps its sign; the rest keeps its ratio of spread to bound.
-  if (g.common != 0 || u.common != 0) {
-    const auto slope = math::gate_mul_grad(gate_, g.value, u.value, 1.0);
-    const double shift = slope.dg * g.common + slope.du * u.common;
-    if (std::isfinite(shift)) out.h.common = shift;
-    out.h.bound = std::max(0.0, out.h.bound - std::fabs(out.h.common));
-  }
-  double ratio = 0;
-  for (const Uncertain& q : {g, u, dh}) {
-    if (q.bound > 0) ratio = std::max(ratio, q.spread / q.bound);
-  }
-  for (Uncertain* q : {&out.h, &out.dg, &out.du}) q->spread = q->bound * ratio;
+  add_input_errors(gate_, g, u, dh, out);
   // Errors of the evaluation. The order of a product is free, so a part of it may be flushed to 0
   // before the rest multiplies it, or leave the range.
   const auto evaluated = [this](Uncertain& q, std::initializer_list<double> factors, double error) {

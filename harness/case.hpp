@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "harness/fill.hpp"
 #include "sluice/problem.hpp"
@@ -54,6 +55,15 @@ struct Case {
 ///
 /// Errors: kInvalidArgument; the message names the token, or is validate()'s for the result.
 [[nodiscard]] Expected<Case> parse_case(std::string_view text);
+
+/// A line of the grammar above, for who asks the command line.
+struct TokenHelp {
+  std::string tokens;  ///< "bias", or words that exclude each other: "norm, add_norm"
+  const char* meaning;
+};
+
+/// All of parse_case()'s tokens.
+[[nodiscard]] std::vector<TokenHelp> token_help();
 
 /// The shortest text that parse_case() reads as the same case: parse_case(format_case(c)) == c for
 /// every case that parse_case() returns.

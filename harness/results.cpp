@@ -22,9 +22,9 @@ constexpr const char* kOps[] = {"gate_up",       "down",         "mlp",       "g
                                 "gate_mul_grad", "gate_up_grad", "mlp_train", "e2e"};
 constexpr const char* kPasses[] = {"fwd", "bwd", "full", "decode", "prefill"};
 constexpr const char* kBaselines[] = {
-    "cublaslt+act", "cublaslt_gemm", "cublaslt_chain", "own_unfused",   "quack",
-    "liger",        "triton",        "torch_eager",    "torch_compile", "onednn",
-    "openblas",     "ggml",          "hf_eager",       "vllm",          "sglang"};
+    "cublaslt+act", "cublaslt_gemm", "cublaslt_chain", "own_unfused",   "quack",  "liger",
+    "liger_tiled",  "triton",        "torch_eager",    "torch_compile", "onednn", "openblas",
+    "ggml",         "hf_eager",      "vllm",           "sglang"};
 
 Status unwritable(const std::string& path) {
   return make_error(ErrorCode::kInvalidArgument, "%s: cannot be written: %s", path.c_str(),

@@ -146,9 +146,10 @@ using Stream = void*;
 /// starts the worker threads. The same plan and inputs give the same bits, for any thread count and
 /// on every call. m = 0 succeeds without a launch and reads no pointer. Aliasing: an output may
 /// overlap nothing, with three exceptions that must match exactly, base and layout: y with
-/// residual, dg with g, and du with u. Errors: kInvalidArgument for a null or misaligned pointer,
-/// overlapping outputs or a workspace that is too small or misaligned; kDevice where the launch
-/// fails. Nothing is launched on error. Thread-safe; concurrent calls need a workspace each.
+/// residual, dg with g, and du with u; the workspace may overlap no operand. Errors:
+/// kInvalidArgument for a null or misaligned pointer, overlapping outputs or a workspace that is
+/// too small, misaligned or overlaps; kDevice where the launch fails. Nothing is launched on error.
+/// Thread-safe; concurrent calls need a workspace each.
 SLUICE_EXPORT Status run(const Plan& plan, const Operands& operands, Workspace workspace,
                          Stream stream) noexcept;
 

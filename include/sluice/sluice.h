@@ -365,10 +365,10 @@ SLUICE_EXPORT int32_t sluice_plan_threads(const sluice_plan* plan);
 /// synchronisation, so that it can be captured in a graph. CPU: returns when the outputs are
 /// written. The same plan and inputs give the same bits, for any thread count. Concurrent calls
 /// need a workspace each. An output may overlap nothing but these, which must match exactly: y
-/// with residual, dg with g, du with u. Errors: SLUICE_INVALID_ARGUMENT for a null or misaligned
-/// pointer, overlapping outputs, a workspace that is too small or misaligned, or memory that is no
-/// plan; SLUICE_DEVICE_ERROR where the launch fails; SLUICE_OUT_OF_MEMORY where worker threads
-/// cannot be started.
+/// with residual, dg with g, du with u; the workspace may overlap no operand. Errors:
+/// SLUICE_INVALID_ARGUMENT for a null or misaligned pointer, overlapping outputs, a workspace that
+/// is too small, misaligned or overlaps, or memory that is no plan; SLUICE_DEVICE_ERROR where the
+/// launch fails; SLUICE_OUT_OF_MEMORY where worker threads cannot be started.
 SLUICE_EXPORT sluice_status sluice_run(const sluice_plan* plan, const sluice_operands* operands,
                                        sluice_workspace workspace, void* stream,
                                        sluice_error* error);

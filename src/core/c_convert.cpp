@@ -83,17 +83,17 @@ Expected<Problem> to_cpp(const sluice_problem* given) noexcept {
   p.gate.up_offset = c.gate.up_offset;
   p.gate.gate_multiplier = c.gate.gate_multiplier;
   p.gate.output_multiplier = c.gate.output_multiplier;
-  p.norm = {.enabled = c.norm.enabled != 0,
-            .add = c.norm.add != 0,
-            .eps = c.norm.eps,
-            .weight_offset = c.norm.weight_offset};
-  p.bias_gate_up = c.bias_gate_up != 0;
-  p.bias_down = c.bias_down != 0;
-  p.save_g_u = c.save_g_u != 0;
-  p.recompute = c.recompute != 0;
-  p.accumulate_dw = c.accumulate_dw != 0;
-  p.save_dg_du = c.save_dg_du != 0;
-  p.weights_static = c.weights_static != 0;
+  SLUICE_TRY(convert("norm.enabled", c.norm.enabled, &p.norm.enabled));
+  SLUICE_TRY(convert("norm.add", c.norm.add, &p.norm.add));
+  p.norm.eps = c.norm.eps;
+  p.norm.weight_offset = c.norm.weight_offset;
+  SLUICE_TRY(convert("bias_gate_up", c.bias_gate_up, &p.bias_gate_up));
+  SLUICE_TRY(convert("bias_down", c.bias_down, &p.bias_down));
+  SLUICE_TRY(convert("save_g_u", c.save_g_u, &p.save_g_u));
+  SLUICE_TRY(convert("recompute", c.recompute, &p.recompute));
+  SLUICE_TRY(convert("accumulate_dw", c.accumulate_dw, &p.accumulate_dw));
+  SLUICE_TRY(convert("save_dg_du", c.save_dg_du, &p.save_dg_du));
+  SLUICE_TRY(convert("weights_static", c.weights_static, &p.weights_static));
   p.alignment_bytes = c.alignment_bytes;
   p.layout = std::bit_cast<Layouts>(c.layout);
   return p;
@@ -142,7 +142,7 @@ Expected<Device> to_cpp(const sluice_device* given) noexcept {
   d.compute_capability = c.compute_capability;
   d.sm_count = c.sm_count;
   d.smem_per_block_bytes = c.smem_per_block_bytes;
-  d.cooperative_launch = c.cooperative_launch != 0;
+  SLUICE_TRY(convert("device.cooperative_launch", c.cooperative_launch, &d.cooperative_launch));
   d.cublaslt_version = c.cublaslt_version;
   d.driver_version = c.driver_version;
   d.runtime_version = c.runtime_version;

@@ -96,6 +96,11 @@ Status convert(const char* name, std::int32_t value, int count, E* out) {
   return {};
 }
 
+// The same for a flag: memory that nobody initialised seldom holds 0 or 1 in all of them.
+inline Status convert(const char* name, std::int32_t value, bool* out) {
+  return convert(name, value, 2, out);
+}
+
 [[nodiscard]] Expected<Problem> to_cpp(const sluice_problem* given) noexcept;
 [[nodiscard]] Expected<Device> to_cpp(const sluice_device* given) noexcept;
 /// struct_size is left to write().

@@ -123,8 +123,9 @@ Expected<Choice> choose(const Problem& problem, const Device& device, const Opti
   if (any_config) {
     if (const auto choice = tuned(problem, device, options)) return *choice;
   }
-  const Variant* first = nullptr;
-  Reason first_reason;
+  // The last of a backend takes most, so that its reason is what stands in the way.
+  const Variant* last = nullptr;
+  Reason last_reason;
   std::optional<Choice> slower;
   std::optional<Error> config_error;
   for (const Variant& v : detail::variants()) {
@@ -132,7 +133,7 @@ Expected<Choice> choose(const Problem& problem, const Device& device, const Opti
     const Reason reason = refusal(v, problem, device);
     if (!reason.empty()) {
       log(options, "%s: %s", v.name, reason.text);
-      if (first == nullptr) first = &v, first_reason = reason;
+      last = &v, last_reason = reason;
       continue;
     }
     const auto config = choose_config(v, problem, device, options.config);
@@ -150,10 +151,12 @@ Expected<Choice> choose(const Problem& problem, const Device& device, const Opti
   }
   if (slower) return *slower;
   if (config_error) return *config_error;
+  if (last == nullptr) {
+    return make_error(ErrorCode::kUnsupported, "%s: this Sluice was built without the %s backend",
+                      to_string(problem.op), to_string(device.backend));
+  }
   return make_error(ErrorCode::kUnsupported, "%s: no variant of the %s backend takes it; %s: %s",
-                    to_string(problem.op), to_string(device.backend),
-                    first == nullptr ? "none" : first->name,
-                    first == nullptr ? "built without this backend" : first_reason.text);
+                    to_string(problem.op), to_string(device.backend), last->name, last_reason.text);
 }
 
 // plan(), and the table's entry where the choice is a tuned one.

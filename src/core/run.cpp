@@ -131,17 +131,39 @@ Status check_workspace_pointer(const char* name, const void* pointer) {
                     kWorkspaceAlignment);
 }
 
-Status check_workspace(const Plan& plan, const Workspace& workspace) {
-  if (plan.workspace_bytes == 0) return {};
-  const std::size_t apart = workspace.header == nullptr ? 0 : kWorkspaceHeaderBytes;
-  SLUICE_TRY(check_workspace_bytes(workspace, plan.workspace_bytes - apart));
-  SLUICE_TRY(check_workspace_pointer("workspace", workspace.data));
-  return check_workspace_pointer("workspace.header", workspace.header);
+// What the operands of a run take.
+struct Spans {
+  std::array<Span, kOperandCount> of;
+  std::size_t count = 0;
+};
+
+// Everything that a workspace's bytes overlap is overwritten, inputs too.
+Status check_workspace_apart(const Plan& plan, const Spans& spans, const char* name,
+                             const void* pointer, std::size_t bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
+  for (std::size_t k = 0; k < spans.count; ++k) {
+    const Span& span = spans.of[k];
+    if (begin >= span.end || span.begin >= begin + bytes) continue;
+    return make_error(kBad, "%s: overlaps %s (%lld bytes apart)", name,
+                      operand_spec(plan.problem, span.id).name,
+                      static_cast<ll>(begin) - static_cast<ll>(span.begin));
+  }
+  return {};
 }
 
-Status check_operands(const Plan& plan, const Operands& operands) {
-  std::array<Span, kOperandCount> spans;
-  std::size_t count = 0;
+Status check_workspace(const Plan& plan, const Workspace& workspace, const Spans& spans) {
+  if (plan.workspace_bytes == 0) return {};
+  const std::size_t apart = workspace.header == nullptr ? 0 : kWorkspaceHeaderBytes;
+  const std::size_t bytes = plan.workspace_bytes - apart;
+  SLUICE_TRY(check_workspace_bytes(workspace, bytes));
+  SLUICE_TRY(check_workspace_pointer("workspace", workspace.data));
+  SLUICE_TRY(check_workspace_pointer("workspace.header", workspace.header));
+  SLUICE_TRY(check_workspace_apart(plan, spans, "workspace", workspace.data, bytes));
+  if (apart == 0) return {};
+  return check_workspace_apart(plan, spans, "workspace.header", workspace.header, apart);
+}
+
+Status check_operands(const Plan& plan, const Operands& operands, Spans& spans) {
   for (int i = 0; i < kOperandCount; ++i) {
     const auto id = static_cast<Operand>(i);
     if (!is_used(plan.problem, id)) continue;
@@ -152,10 +174,10 @@ Status check_operands(const Plan& plan, const Operands& operands) {
     const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
     const Span span{begin, begin + static_cast<std::uintptr_t>(extent_bytes(spec)), id,
                     spec.access != Access::kRead};
-    for (std::size_t k = 0; k < count; ++k) {
-      SLUICE_TRY(check_overlap(plan.problem, spans[k], span));
+    for (std::size_t k = 0; k < spans.count; ++k) {
+      SLUICE_TRY(check_overlap(plan.problem, spans.of[k], span));
     }
-    spans[count++] = span;
+    spans.of[spans.count++] = span;
   }
   return {};
 }
@@ -168,8 +190,9 @@ Status run(const Plan& plan, const Operands& operands, Workspace workspace,
     return make_error(kBad, "plan: got an empty plan, wanted one that plan() returned");
   }
   if (plan.problem.m == 0) return {};
-  SLUICE_TRY(check_operands(plan, operands));
-  SLUICE_TRY(check_workspace(plan, workspace));
+  Spans spans;
+  SLUICE_TRY(check_operands(plan, operands, spans));
+  SLUICE_TRY(check_workspace(plan, workspace, spans));
   if (plan.workspace_bytes == 0) {
     return plan.variant->launch(plan, operands, nullptr, nullptr, stream);
   }

@@ -92,7 +92,7 @@ Status check_flags(const Problem& p) {
   SLUICE_TRY(check_enum("residual", static_cast<int>(p.residual), 3));
   if (p.residual != Residual::kNone && !epilogue) return misplaced("residual", "down and mlp");
   if (p.residual == Residual::kNormInput && !p.norm.enabled) {
-    return make_error(kBad, "residual: kNormInput needs norm.enabled");
+    return make_error(kBad, "residual: the norm's input needs norm.enabled");
   }
   if (p.save_g_u && !prologue) return misplaced("save_g_u", "gate_up and mlp");
   if (p.recompute && !backward) return misplaced("recompute", "mlp_grad");

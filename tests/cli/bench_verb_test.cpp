@@ -216,6 +216,8 @@ TEST(Bench, SweepsOverTokensBesideOneBaseline) {
                                 "cublaslt_chain", "--device", "cpu", "--json", "-"});
   ASSERT_EQ(other.code, 0) << other.err;
   EXPECT_TRUE(json::parse(other.out)["rows"][0]["baseline"].is_null());
+  EXPECT_THAT(other.err, HasSubstr("no case has the baseline cublaslt_chain on this device"));
+  EXPECT_EQ(sluice({"bench", "4x64x96", "--baseline", "quack", "--device", "cpu"}).code, 2);
   EXPECT_EQ(sluice({"bench", "4x64x96", "--baseline", "nobody", "--device", "cpu"}).code, 2);
   const std::string backwards = folder.write("backwards.txt", "3-1x64x96\n");
   EXPECT_EQ(sluice({"bench", "--file", backwards, "--device", "cpu"}).code, 2);

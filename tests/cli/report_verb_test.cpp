@@ -15,7 +15,7 @@ using ::testing::StartsWith;
 TEST(Report, MissingResultsAreTwo) {
   const Outcome report = sluice({"report", "/nowhere.json"});
   EXPECT_EQ(report.code, 2);
-  EXPECT_EQ(report.err, "sluice: /nowhere.json: cannot be read\n");
+  EXPECT_EQ(report.err, "sluice: /nowhere.json: cannot be read: No such file or directory\n");
   EXPECT_EQ(sluice({"report"}).code, 2);
 }
 

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "harness/case.hpp"
 #include "harness/models.hpp"
 #include "process.hpp"
 #include "sluice/sluice.hpp"
@@ -71,7 +72,7 @@ TEST(Info, JsonDescribesTheCpu) {
   EXPECT_EQ(cpu["variants"], variant_names(Backend::kCpu));
 }
 
-TEST(List, ModelsGatesVariants) {
+TEST(List, ModelsGatesVariantsTokens) {
   const Outcome models = sluice({"list", "models"});
   EXPECT_EQ(models.code, 0);
   EXPECT_EQ(lines_of(models.out).size(), harness::models().size() + 1);
@@ -85,12 +86,17 @@ TEST(List, ModelsGatesVariants) {
   const Outcome variants = sluice({"list", "variants"});
   EXPECT_EQ(variants.code, 0);
   EXPECT_THAT(variants.out, HasSubstr("cpu.reference"));
+  const Outcome tokens = sluice({"list", "tokens"});
+  EXPECT_EQ(tokens.code, 0);
+  EXPECT_EQ(lines_of(tokens.out).size(), harness::token_help().size() + 1);
 }
 
 // What the parser of options refuses is told as all else is.
 TEST(Options, WrongOnesAreTwoAndNamed) {
-  expect_error(sluice({"list"}), 2, "list: wanted models, gates or variants");
+  expect_error(sluice({"list"}), 2, "list: wanted models, gates, variants or tokens");
   expect_error(sluice({"list", "colours"}), 2, "colours");
+  expect_error(sluice({}), 2, "wanted a verb");
+  expect_error(sluice({"--quiet"}), 2, "wanted a verb");
   expect_error(sluice({"explain"}), 2, "case is required");
   expect_error(sluice({"explain", "4x64x96", "--purple"}), 2, "--purple");
   expect_error(sluice({"verify", "4x64x96", "--threads", "-1"}), 2,

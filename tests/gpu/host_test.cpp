@@ -74,6 +74,10 @@ TEST(CudaSimt, RefusesOldDevicesAndFp64) {
   const auto fp64 = plan(problem_of("4x64x96:fp64"), h200(), options);
   ASSERT_FALSE(fp64);
   EXPECT_NE(fp64.error().text().find("x is fp64"), std::string_view::npos);
+  // Unforced too: the portable variant's reason is the one that counts.
+  const auto unforced = plan(problem_of("4x64x96:fp64"), h200());
+  ASSERT_FALSE(unforced);
+  EXPECT_NE(unforced.error().text().find("cuda.simt: x is fp64"), std::string_view::npos);
   // A type that the operator does not use is no obstacle.
   Problem unused = problem_of("4x64x96:gate_mul");
   unused.w_dtype = DType::kF64;

@@ -48,6 +48,22 @@ class Text(unittest.TestCase):
         self.assertFalse(found("sizes", "src/a.hpp", "\n" * 300))
 
 
+class Links(unittest.TestCase):
+    def test_files(self) -> None:
+        self.assertFalse(found("links", "docs/a.md", "[x](../README.md) [y](https://example.org/z)\n"))
+        self.assertTrue(found("links", "docs/a.md", "[x](README.md)\n"))
+        self.assertFalse(found("links", "docs/a.md", "```\n[x](none.md)\n```\n"))
+        self.assertFalse(found("links", "src/a.cpp", "// docs/numerics.md\n"))
+        self.assertTrue(found("links", "src/a.cpp", "// docs/none.md\n"))
+
+    def test_headings(self) -> None:
+        text = "# A `b_c` (d), e\n## Two\n## Two\n"
+        self.assertEqual(sources.anchors(text), {"a-b_c-d-e", "two", "two-1"})
+        self.assertFalse(found("links", "docs/a.md", text + "[x](#two-1)\n"))
+        self.assertTrue(found("links", "docs/a.md", text + "[x](#two-2)\n"))
+        self.assertTrue(found("links", "docs/a.md", "[x](../README.md#no-such-heading)\n"))
+
+
 class Results(unittest.TestCase):
     def test_schema(self) -> None:
         self.assertEqual(results.findings(results.EXAMPLE), [])

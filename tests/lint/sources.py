@@ -129,12 +129,50 @@ def size_findings(name: str, text: str) -> Iterator[str]:
         yield f"warning: {name}: {lines} lines, guidance {limit}"
 
 
+def without_code(text: str) -> str:
+    """Markdown without what stands between fences: no headings and no links."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M)
+
+
+def anchors(text: str) -> set[str]:
+    """What a link may name of a document, as GitHub makes it of the headings."""
+    out: set[str] = set()
+    for heading in re.findall(r"^#{1,6} (.+)$", without_code(text), re.M):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip().lower())
+        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        same = sum(1 for known in out if re.fullmatch(re.escape(slug) + r"(-\d+)?", known))
+        out.add(f"{slug}-{same}" if same else slug)
+    return out
+
+
+def link_findings(name: str, text: str) -> Iterator[str]:
+    """Links of documents to files and headings that are not there, and documents that code names."""
+    if Path(name).suffix != ".md":
+        if Path(name).suffix in CODE | SCRIPTS and not name.startswith("tests/lint/"):
+            for path in sorted(set(re.findall(r"(?<![\w/.])docs/[\w/]+\.md", text))):
+                if not Path(path).is_file():
+                    yield f"{name}: no {path}"
+        return
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", path):
+            continue
+        file = Path(name).parent / path if path else Path(name)
+        if path and not file.exists():
+            yield f"{name}: {target}: no such file"
+        elif anchor and file.suffix == ".md":
+            there = text if not path else file.read_text(encoding="utf-8")
+            if anchor not in anchors(there):
+                yield f"{name}: {target}: no such heading"
+
+
 RULES: dict[str, Callable[[str, str], Iterator[str]]] = {
     "includes": include_findings,
     "ascii": ascii_findings,
     "licence": licence_findings,
     "paths": path_findings,
     "sizes": size_findings,
+    "links": link_findings,
 }
 
 

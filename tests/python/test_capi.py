@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import importlib.util
 import io
 import math
 import os
@@ -120,10 +121,11 @@ class Queries(unittest.TestCase):
             (lambda: sluice.plan(1, 8, 8, device="tpu"), "^device: got 'tpu'"),
             (lambda: sluice.plan(1, 8, 8, gate=Gate(alpha=math.nan)), "alpha"),
             (lambda: Gate("swish"), "^activation: got 'swish'"),
+            (lambda: sluice.plan(1, 8, 8, gate="silu"), "^gate: got 'silu', wanted a Gate"),
         ):
             with self.assertRaisesRegex(ValueError, message):
                 wrong()
-        with self.assertRaisesRegex(TypeError, "bias"):
+        with self.assertRaisesRegex(TypeError, "^bias: no such flag, wanted one of bias_gate_up"):
             sluice.plan(1, 8, 8, bias=True)
 
     def test_a_forced_variant_that_refuses_is_not_implemented(self) -> None:
@@ -155,6 +157,11 @@ class Import(unittest.TestCase):
                 getattr(sluice, name)
         with self.assertRaises(AttributeError):
             sluice.nothing_of_this_name
+        # Modules that need Torch are found by name too, and say what they miss.
+        if importlib.util.find_spec("torch") is None:
+            for name in ("nn", "ops"):
+                with self.assertRaisesRegex(ImportError, "torch"):
+                    getattr(sluice, name)
 
 
 class Doctor(unittest.TestCase):

@@ -160,6 +160,25 @@ class ReadmeTablesTest(FolderTest):
         document.write_text(text.replace("10.0", "9.0"))
         self.assertEqual(self.run_main(document, "--check")[0], 1)
 
+    def test_summary(self) -> None:
+        text = "<!-- sluice-summary\nr.json where=m:1 | a `b` | c\nr.json | d | e\n-->\n%s\nend\n"
+        document = self.write("S.md", text % "old\n<!-- /sluice-summary -->")
+        self.assertEqual(self.run_main(document), (0, ""))
+        made = document.read_text()
+        self.assertIn("| a `b` | c | 1.22x | 1.00x | [CPU](r.json) |\n", made)  # of 1.2, 1.5 and 1
+        self.assertIn("| d | e | 1.21x | 1.00x | [CPU](r.json) |\n", made)  # and 1.2
+        self.assertNotIn("old", made)
+        self.assertTrue(made.endswith("\n<!-- /sluice-summary -->\nend\n"))
+        self.assertEqual(self.run_main(document, "--check"), (0, ""))
+        for lines, message in {
+            text % "": "no <!-- /sluice-summary --> after it",
+            "<!-- sluice-summary\nr.json | a\n-->\n<!-- /sluice-summary -->": "expected FILE",
+            "<!-- sluice-summary\nr.json where=m:7 | a | b\n-->\n<!-- /sluice-summary -->":
+                "no row is left",
+        }.items():  # fmt: skip
+            with self.assertRaisesRegex(readme_tables.MarkerError, message):
+                readme_tables.rewrite(lines, self.folder)
+
     def test_exit_status_2(self) -> None:
         self.assertEqual(self.run_main(self.folder / "absent.md")[0], 2)
         document = self.write("R.md", "<!-- sluice-table no.json -->\n<!-- /sluice-table -->\n")

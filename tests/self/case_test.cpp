@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -181,6 +182,38 @@ Case any_case() {
   c.fill = static_cast<Fill>(*rc::gen::inRange(0, 3));
   c.seed = *rc::gen::arbitrary<std::uint64_t>();
   return c;
+}
+
+// What `sluice list tokens` prints is what the parser takes, and nothing of it is left out.
+TEST(TokenHelp, IsTheGrammar) {
+  std::string all;
+  for (const TokenHelp& line : token_help()) {
+    std::string words = line.tokens;
+    EXPECT_NE(std::string(line.meaning), "");
+    for (std::size_t at = 0; at < words.size();) {
+      const std::size_t end = std::min(words.find(", ", at), words.size());
+      std::string token = words.substr(at, end - at);
+      at = end + 2;
+      all += " " + token + " ";
+      if (token.starts_with("x/w/y"))
+        token = token == "x/w/y" ? "fp32/bf16/fp32" : "fp32/bf16/fp32/bf16";
+      if (token == "fill=F") token = "fill=integers";
+      if (token.back() == 'N') token.back() = '8';
+      const auto c = parse_case("8x64x64:" + token);
+      const std::string why = c ? "" : c.error().message;
+      EXPECT_EQ(why.find("unknown token"), std::string::npos) << why;
+    }
+  }
+  for (int i = 0; i < kOpCount; ++i) {
+    EXPECT_NE(all.find(std::string(" ") + to_string(static_cast<Op>(i)) + " "), std::string::npos);
+  }
+  for (int i = 0; i < kDTypeCount; ++i) {
+    EXPECT_NE(all.find(std::string(" ") + to_string(static_cast<DType>(i)) + " "),
+              std::string::npos);
+  }
+  for (const char* flag : {"bias", "save_dg_du", "add_norm", "interleavedN", "pad=N", "align=N"}) {
+    EXPECT_NE(all.find(std::string(" ") + flag + " "), std::string::npos) << flag;
+  }
 }
 
 TEST(FormatCase, RoundTrips) {

@@ -231,6 +231,15 @@ TEST(CApi, EnumsOutOfRange) {
   refused("dw_dtype: got 512", [](auto& p) { p.dw_dtype = 512; });
   refused("residual: got 256", [](auto& p) { p.residual = 256; });
   refused("gate.activation: got 256", [](auto& p) { p.gate.activation = 256; });
+  refused("norm.enabled: got 2, wanted 0 to 1", [](auto& p) { p.norm.enabled = 2; });
+  refused("norm.add: got -1", [](auto& p) { p.norm.add = -1; });
+  refused("bias_gate_up: got 256", [](auto& p) { p.bias_gate_up = 256; });
+  refused("bias_down: got 7", [](auto& p) { p.bias_down = 7; });
+  refused("save_g_u: got 7", [](auto& p) { p.save_g_u = 7; });
+  refused("recompute: got 7", [](auto& p) { p.recompute = 7; });
+  refused("accumulate_dw: got 7", [](auto& p) { p.accumulate_dw = 7; });
+  refused("save_dg_du: got 7", [](auto& p) { p.save_dg_du = 7; });
+  refused("weights_static: got 7", [](auto& p) { p.weights_static = 7; });
   sluice_device d = cpu();
   const sluice_problem p = small_problem();
   sluice_plan plan;
@@ -240,6 +249,10 @@ TEST(CApi, EnumsOutOfRange) {
   d = cpu();
   d.arch = 6;
   expect_error(SLUICE_INVALID_ARGUMENT, "device.arch: got 6",
+               [&](auto* e) { return sluice_plan_init(&plan, &p, &d, nullptr, e); });
+  d = cpu();
+  d.cooperative_launch = 2;
+  expect_error(SLUICE_INVALID_ARGUMENT, "device.cooperative_launch: got 2",
                [&](auto* e) { return sluice_plan_init(&plan, &p, &d, nullptr, e); });
   sluice_operand_spec spec;
   for (const int32_t index : {-1, SLUICE_OPERAND_COUNT}) {

@@ -193,6 +193,24 @@ TEST(Run, RefusesAWorkspaceThatIsNullSmallOrMisaligned) {
   EXPECT_TRUE(succeeds(f.run_now()));
 }
 
+TEST(Run, RefusesAWorkspaceThatOverlapsAnOperand) {
+  Fixture f(problem_of(Op::kMlp));
+  const Operands good = f.operands;
+  f.operands.x = f.workspace.data;  // an input too: it would be overwritten
+  EXPECT_TRUE(refuses(f.run_now(), "workspace: overlaps x (0 bytes apart)"));
+  f.operands = good;
+  const std::size_t needed = f.plan_of().workspace_bytes;
+  f.operands.w_down = behind(f.workspace.data, static_cast<std::int64_t>(needed) - 16);
+  EXPECT_TRUE(refuses(f.run_now(), "workspace: overlaps w_down"));
+  f.operands = good;
+  alignas(kWorkspaceAlignment) std::array<unsigned char, 2 * kWorkspaceHeaderBytes> header{};
+  f.workspace = {f.workspace.data, needed - kWorkspaceHeaderBytes, header.data()};
+  f.operands.x = header.data() + kWorkspaceHeaderBytes - 16;
+  EXPECT_TRUE(refuses(f.run_now(), "workspace.header: overlaps x (-4080 bytes apart)"));
+  f.operands.x = header.data() + kWorkspaceHeaderBytes;
+  EXPECT_TRUE(succeeds(f.run_now()));
+}
+
 TEST(Run, TakesAHeaderApartFromItsScratch) {
   Fixture f(problem_of(Op::kMlp));
   alignas(kWorkspaceAlignment) std::array<unsigned char, kWorkspaceHeaderBytes> header;

@@ -160,7 +160,7 @@ TEST(Validate, Norm) {
       {"norm.weight_offset: got nan", norm(1e-5F, kNan)},
       {"norm.weight_offset: got inf", norm(1e-5F, kInf)},
       {"norm.add: set without norm.enabled", [](Problem& p) { p.norm.add = true; }},
-      {"residual: kNormInput needs norm.enabled",
+      {"residual: the norm's input needs norm.enabled",
        [](Problem& p) { p.residual = Residual::kNormInput; }},
   });
 }

@@ -52,11 +52,16 @@ __all__ = [
 ]
 
 
+_TORCH_MODULES = ("nn", "ops")  # `import sluice` alone is enough to name them
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("sluice.capi").version()
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name in _TORCH_MODULES:
+        return import_module(f"sluice.{name}")
     raise AttributeError(f"module 'sluice' has no attribute {name!r}")
 
 

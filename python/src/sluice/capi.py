@@ -356,6 +356,8 @@ def _problem(
     op: str, m: int, d: int, h: int, dtype: str, weight_dtype: str | None, gate: Gate,
     flags: dict[str, Any],
 ) -> CProblem:  # fmt: skip
+    if not isinstance(gate, Gate):
+        raise ValueError(f"gate: got {gate!r}, wanted a Gate, such as Gate('gelu_tanh')")
     problem = CProblem()
     error = CError()
     _check(library().sluice_problem_init(byref(problem), sizeof(problem), byref(error)), error)
@@ -371,7 +373,7 @@ def _problem(
         setattr(problem.gate, field, value)
     for field, value in flags.items():
         if field not in FLAGS:
-            raise TypeError(f"{field}: no such flag")
+            raise TypeError(f"{field}: no such flag, wanted one of {', '.join(FLAGS)}")
         setattr(problem, field, int(value))
     return problem
 

@@ -7,6 +7,13 @@ A document says where a table goes and what is in it; whatever is between the tw
     <!-- sluice-table bench/results/cpu/smollm2.json columns=model,m,us,baseline_us,ratio -->
     <!-- /sluice-table -->
 
+A summary has a line for each of several files, over all rows that the line's ``where=`` leaves:
+
+    <!-- sluice-summary
+    bench/results/h200/decode.json where=baseline:cublaslt_chain | `mlp`, 1 to 64 tokens | cuBLASLt
+    -->
+    <!-- /sluice-summary -->
+
 Options after the file, all optional: ``columns=`` the fields of a row, in order; ``where=`` a
 ``field:value`` that a row must have, several joined by commas; ``group=`` fields whose equal values
 make one line of several rows (the layers of a model): times and ratios become medians, errors and
@@ -34,6 +41,8 @@ from sluice.results import Record, ResultsError, grouped, load, number, speedup,
 
 _BEGIN = re.compile(r"<!-- sluice-table (\S+)((?: [a-z]+=\S+)*) -->")
 _END = "<!-- /sluice-table -->"
+_SUMMARY = re.compile(r"<!-- sluice-summary\n(.*?)\n-->", re.DOTALL)
+_SUMMARY_END = "<!-- /sluice-summary -->"
 _DEFAULT_COLUMNS = ("model", "m", "us", "baseline_us", "ratio")
 
 
@@ -197,21 +206,48 @@ def table(path: Path, shown_path: str, words: str) -> str:
     return "\n".join(lines) + "\n\n" + ", ".join(filter(None, facts)) + "."
 
 
+def summary(lines: str, root: Path) -> str:
+    """The Markdown of one summary: a row for each line of the marker, and where its numbers are.
+
+    Raises ``MarkerError`` and ``ResultsError``."""
+    out = ["| what | beside | mean speed-up | lowest | measured on |", "|---|---|---:|---:|---|"]
+    for line in lines.split("\n"):
+        parts = [part.strip() for part in line.split("|")]
+        name, _, words = parts[0].partition(" ")
+        if len(parts) != 3 or not name:
+            raise MarkerError(f"summary: expected FILE [where=...] | what | beside, got {line}")
+        file = load(root / name)
+        rows = [row for row in file.rows if _matches(row, _options(words).get("where", []))]
+        ratios = [value for row in rows if (value := speedup(row)) is not None]
+        if not ratios:
+            raise MarkerError(f"{name}: no row is left to show")
+        mean, least = statistics.geometric_mean(ratios), min(ratios)
+        out.append(
+            f"| {parts[1]} | {parts[2]} | {formats.ratio(mean)} | {formats.ratio(least)} "
+            f"| [{file.device}]({name}) |"
+        )
+    return "\n".join(out)
+
+
 def rewrite(document: str, root: Path) -> str:
-    """The document with every table made anew.
+    """The document with every table and summary made anew.
 
     Raises ``MarkerError`` where it has no marker or one without an end, ``ResultsError`` from a
     results file."""
     pieces = []
     position = 0
-    for begin in _BEGIN.finditer(document):
+    begins = [*_BEGIN.finditer(document), *_SUMMARY.finditer(document)]
+    for begin in sorted(begins, key=lambda found: found.start()):
+        is_table = begin.re is _BEGIN
+        name, marker = (begin[1], _END) if is_table else ("summary", _SUMMARY_END)
         if begin.start() < position:
-            raise MarkerError(f"{begin[1]}: begins within another table")
-        end = document.find(_END, begin.end())
+            raise MarkerError(f"{name}: begins within another table")
+        end = document.find(marker, begin.end())
         if end < 0:
-            raise MarkerError(f"{begin[1]}: no {_END} after it")
+            raise MarkerError(f"{name}: no {marker} after it")
+        made = table(root / name, name, begin[2]) if is_table else summary(begin[1], root)
         pieces.append(document[position : begin.end()])
-        pieces.append("\n\n" + table(root / begin[1], begin[1], begin[2]) + "\n\n")
+        pieces.append("\n\n" + made + "\n\n")
         position = end
     if not pieces:
         raise MarkerError("holds no <!-- sluice-table FILE ... -->")

@@ -36,7 +36,7 @@ STEPS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 96, 128, 192, 256, 384, 512
 MOST_CAPTURED = 512  # vLLM captures up to here; above, its pieces run one kernel after the other
 REPEATS, SAMPLES = 4, 5
 # A model's step is not a row of repeats: Sluice serves where it won by more than they differ, since
-# a table that says 1.02 was seen to cost 3 % of a step (docs/python.md).
+# a table that says 1.02 was seen to cost 3 % of a step.
 MARGIN = 0.03
 
 Way = Callable[..., Any]
