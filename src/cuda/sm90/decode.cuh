@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Hopper decode kernel: gate_up, down, or both in one launch, for up to 64 tokens. Weights
 // stream through one ring of shared-memory stages that does not stop at the grid barrier.
-// Budget, drawings and log of what was tried: docs/kernels/mlp_decode.md.
+// Budget and drawings: docs/kernels/mlp_decode.md; what was tried: docs/kernels/log/mlp_decode.md.
 //
 // roles (416 threads, a CTA for each SM; rows: decode_rows.cuh, boxes: decode_boxes.cuh)
 //   warps 0-7    consumers. rows: all share each stage; boxes: two warpgroups, blocks in turns
