@@ -4,10 +4,11 @@
     sluice bench --file bench/problems/cpu_bars.txt --device cpu --json FOLDER/bars.json
     python bench/cpu_bars.py FOLDER
 
-The folder also holds smollm2.json and rivals.json, as bench/results/cpu does. Shares of the ceilings are those
-of paired samples (docs/benchmarking.md). What memory allows is the share of the FMA peak at which every operand
-passes once at the read bandwidth of the same rounds: a bar above it cannot be met there. Empty: more than the peak.
-Standard library only."""
+The folder also holds smollm2.json and rivals.json, as bench/results/cpu does. `FOLDER avx2` judges bars_avx2.json,
+smollm2_avx2.json and rivals_avx2.json instead, which were held to AVX2 (`--max-simd avx2` of their commands). Shares
+of the ceilings are those of paired samples (docs/benchmarking.md). What memory allows is the share of the FMA peak at
+which every operand passes once at the read bandwidth of the same rounds: a bar above it cannot be met there. Empty:
+more than the peak. Standard library only."""
 
 from __future__ import annotations
 
@@ -69,9 +70,7 @@ def share_line(what: str, row: Row | None, share: str, least: float) -> str:
     return line(f"{what}, {OF[share]}", got, least, "%", most)
 
 
-def bars(folder: Path) -> Iterator[str]:
-    files = {name: json.loads((folder / f"{name}.json").read_text()) for name in ("bars", "smollm2", "rivals")}
-
+def bars(files: dict[str, Any]) -> Iterator[str]:
     def rows(name: str, m: int, dtype: str, **fields: Any) -> list[Row]:
         return [
             row
@@ -91,15 +90,22 @@ def bars(folder: Path) -> Iterator[str]:
             yield line(f"{m} x {row['d']} x {row['h']} {dtype}, over {rival}", row["ratio"], least, "x")
 
 
-def document(folder: Path) -> str:
-    found = list(bars(folder))
+def document(folder: Path, held: str | None) -> str:
+    suffix = f"_{held}" if held else ""
+    files = {name: json.loads((folder / f"{name}{suffix}.json").read_text()) for name in ("bars", "smollm2", "rivals")}
+    for name, results in files.items():
+        got = results["meta"].get("max_simd")
+        if got != held:
+            raise ValueError(f"{name}{suffix}.json: max_simd: got {got}, wanted {held}")
+    found = list(bars(files))
     met = sum(text.endswith(" met |") for text in found)
-    meta = json.loads((folder / "bars.json").read_text())["meta"]
+    meta = files["bars"]["meta"]
+    where = f"{meta['device']} held to {held}" if held else meta["device"]
     return "\n".join([
         "# The CPU engine's bars",
         "",
         "Made by `bench/cpu_bars.py`; what a share is: docs/benchmarking.md.",
-        f"{meta['device']}, {meta['date'][:10]}; at the start of the run read {1e3 * meta['read_tbps']:.0f} GB/s, "
+        f"{where}, {meta['date'][:10]}; at the start of the run read {1e3 * meta['read_tbps']:.0f} GB/s, "
         f"FMA {meta['fma_gflops']:.0f} GFLOP/s.",
         f"{met} of {len(found)} met.",
         "",
@@ -111,10 +117,10 @@ def document(folder: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
+    if len(arguments) not in (1, 2):
         print(__doc__, file=sys.stderr)
         return 2
-    sys.stdout.write(document(Path(arguments[0])))
+    sys.stdout.write(document(Path(arguments[0]), arguments[1] if len(arguments) == 2 else None))
     return 0
 
 

@@ -4,13 +4,15 @@
     SLUICE_LIBRARY_DIR=build/cpu/lib PYTHONPATH=python/src \\
         python bench/cpu_rivals.py build/cpu CASE... > bench/results/cpu/rivals.json
 
-CASE is MxDxH:dtype. Needs torch 2.11 and libopenblas.so.0; Sluice is called through its C ABI. Weights
-rotate over 400 MB. Threads are pinned, one a core: some kernels leave two spinning threads of one process on
-one core for milliseconds, which costs PyTorch up to 100x. The ceilings come from `sluice bench`, run before
-and after each case; the better of the two counts."""
+CASE is MxDxH:dtype; `--max-simd avx2` holds Sluice, PyTorch, OpenBLAS and the FMA peak to AVX2. Needs
+torch 2.11 and libopenblas.so.0; Sluice is called through its C ABI. Weights rotate over 400 MB. Threads are
+pinned, one a core: some kernels leave two spinning threads of one process on one core for milliseconds, which
+costs PyTorch up to 100x. The ceilings come from `sluice bench`, run before and after each case; the better of
+the two counts."""
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import datetime
 import json
@@ -24,11 +26,14 @@ from typing import Any, Callable
 
 import torch
 from rivals.case import Case
+from rivals.held import TARGETS, hold
 from rivals.native import Operator
 
 CEILINGS = ("read_tbps", "copy_tbps", "fma_gflops", "bf16_gflops")
 ROTATION_BYTES = 400_000_000
 SECONDS = 0.8  # of sampling, for each candidate
+
+
 def openblas_mlp(blas: Any, m: int, d: int, h: int, layers: list[Any], x: Any) -> Callable:
     g, u, y = torch.empty(m, h), torch.empty(m, h), torch.empty(m, d)
 
@@ -157,7 +162,12 @@ CORES = sorted(os.sched_getaffinity(0))
 
 
 def main() -> None:
-    build = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=Path)
+    parser.add_argument("cases", nargs="+", metavar="CASE")
+    parser.add_argument("--max-simd", choices=TARGETS)
+    arguments = parser.parse_args()
+    hold(arguments.max_simd)
     torch.set_num_threads(len(CORES))
     torch.set_grad_enabled(False)
     torch.manual_seed(1)
@@ -165,9 +175,9 @@ def main() -> None:
     blas.openblas_set_num_threads(len(CORES))
     rows: list[Any] = []
     meta: dict[str, Any] = {}
-    for case in sys.argv[2:]:
+    for case in arguments.cases:
         os.sched_setaffinity(0, CORES)
-        got, found = bench(case, build, blas)
+        got, found = bench(case, arguments.build, blas)
         rows += got
         for key in CEILINGS:
             found[key] = max(found[key] or 0, meta.get(key) or 0) or None
@@ -175,7 +185,8 @@ def main() -> None:
         for row in got:
             print(case, round(row["us"]), f'{row["roof_fraction"]:.2f} of roof,', row["baseline"],
                   round(row["baseline_us"]), f'{row["ratio"]:.2f}x', file=sys.stderr)  # fmt: skip
-    meta["command"] = " ".join(["python", "bench/cpu_rivals.py", "build/cpu", *sys.argv[2:]])
+    held = ["--max-simd", arguments.max_simd] if arguments.max_simd else []
+    meta["command"] = " ".join(["python bench/cpu_rivals.py", *held, "build/cpu", *arguments.cases])
     meta["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     json.dump({"meta": meta, "rows": rows}, sys.stdout, indent=2)
     print()

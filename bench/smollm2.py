@@ -5,7 +5,8 @@ token of a generation, a prompt of 512 tokens, and what the MLPs take of each.
     python bench/smollm2.py bench/results/cpu/smollm2_torch.json
 
 One process, the two in turns, patched and undone; after a round of each that does not count. Both
-compute on Torch's threads. Needs python/requirements-torch.txt and python/requirements-model.txt."""
+compute on Torch's threads. `--max-simd avx2` holds both to AVX2. Needs python/requirements-torch.txt and
+python/requirements-model.txt."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from rivals.held import TARGETS, hold
 
 THREADS = 2
 PROMPT, NEW_TOKENS = 32, 64
@@ -135,7 +138,7 @@ def rows(samples: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
     return made
 
 
-def meta(command: str) -> dict[str, Any]:
+def meta(command: str, max_simd: str | None) -> dict[str, Any]:
     """Who measured where; no ceilings, which `sluice bench` knows how to measure."""
     import torch
     from torch_gpu import commit_and_date
@@ -145,7 +148,7 @@ def meta(command: str) -> dict[str, Any]:
          if line.startswith("model name")), platform.machine(),
     )  # fmt: skip
     return {
-        "device": cpu, "driver": None, "cuda": None, "compiler": f"torch {torch.__version__}",
+        "device": cpu, "max_simd": max_simd, "driver": None, "cuda": None, "compiler": f"torch {torch.__version__}",
         **commit_and_date(), "command": command, "read_tbps": None, "copy_tbps": None,
         "gemm_tflops": None, "fma_gflops": None, "clocks": "unknown",
     }  # fmt: skip
@@ -156,12 +159,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("json", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--max-simd", choices=TARGETS)
     arguments = parser.parse_args()
+    hold(arguments.max_simd)
     made = rows(measure(arguments.rounds))
     for r in made:
         print(f"{r['op']:<4} {r['pass']:<8} M={r['m']:<4} {r['us']:10.0f} us  eager "
               f"{r['baseline_us']:10.0f}  {r['ratio']:.3f}x  {r['config']}")  # fmt: skip
-    data = {"meta": meta(f"python bench/smollm2.py --rounds {arguments.rounds}"), "rows": made}
+    command = f"python bench/smollm2.py --rounds {arguments.rounds}"
+    if arguments.max_simd:
+        command += f" --max-simd {arguments.max_simd}"
+    data = {"meta": meta(command, arguments.max_simd), "rows": made}
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     return 0

@@ -26,11 +26,18 @@ void read_environment(Context& context) {
   // Not CLI11's envname(): it also fills the options of verbs that were not given, and the verbs
   // share one context.
   if (const char* device = std::getenv("SLUICE_DEVICE")) context.device = device;
+  if (const char* simd = std::getenv("SLUICE_MAX_SIMD")) context.max_simd = simd;
   if (const char* variant = std::getenv("SLUICE_VARIANT")) context.variant = variant;
   if (const char* cache = std::getenv("SLUICE_TUNE_CACHE")) context.tune_cache = cache;
 }
 
+void add_max_simd_option(CLI::App& verb, Context& context) {
+  verb.add_option("--max-simd", context.max_simd,
+                  "Hold the CPU to this SIMD target: emulated, avx2, avx512 (SLUICE_MAX_SIMD)");
+}
+
 void add_device_option(CLI::App& verb, Context& context) {
+  add_max_simd_option(verb, context);
   verb.add_option("--device", context.device,
                   "auto, cpu, cuda or cuda:N; auto is the first GPU (SLUICE_DEVICE)")
       ->capture_default_str();
@@ -114,12 +121,15 @@ int fail_device(const Error& error, const std::string& name) {
               std::string(error.text()));
 }
 
-Expected<Device> find_device(const std::string& name) {
-  if (name == "cpu") return cpu_device();
-  if (name == "auto") {
-    if (cuda_device_count() > 0) return cuda_device(0);
-    return cpu_device();
+Expected<Device> find_device(const Context& context) {
+  const std::string& name = context.device;
+  const bool gpu_first = name == "auto" && cuda_device_count() > 0;
+  if (name == "cpu" || (name == "auto" && !gpu_first)) {
+    Device cpu = cpu_device();
+    SLUICE_TRY(limit_simd(cpu, context.max_simd.c_str()));
+    return cpu;
   }
+  if (gpu_first) return cuda_device(0);
   if (const int ordinal = cuda_ordinal(name); ordinal >= 0) return cuda_device(ordinal);
   return make_error(ErrorCode::kInvalidArgument,
                     "device: got \"%s\", wanted auto, cpu, cuda or cuda:N", name.c_str());

@@ -30,6 +30,7 @@ struct Context {
   const char* const* argv = nullptr;
   bool quiet = false;
   std::string device = "auto";
+  std::string max_simd;    ///< the best SIMD target that the CPU may use; empty for all
   std::string variant;     ///< empty to choose
   std::string config;      ///< empty to choose
   std::string tune_cache;  ///< empty for none
@@ -51,11 +52,13 @@ void add_tune(CLI::App& app, Context& context);
 void add_memory(CLI::App& app, Context& context);
 void add_report(CLI::App& app, Context& context);
 
-/// SLUICE_DEVICE, SLUICE_VARIANT and SLUICE_TUNE_CACHE, for where the options are not given. The
-/// only place of the program that reads them.
+/// SLUICE_DEVICE, SLUICE_MAX_SIMD, SLUICE_VARIANT and SLUICE_TUNE_CACHE, for where the options are
+/// not given. The only place of the program that reads them.
 void read_environment(Context& context);
 
-/// --device.
+/// --max-simd.
+void add_max_simd_option(CLI::App& verb, Context& context);
+/// --device and --max-simd.
 void add_device_option(CLI::App& verb, Context& context);
 /// --variant, --config, --threads, --tune-cache.
 void add_kernel_options(CLI::App& verb, Context& context);
@@ -78,8 +81,8 @@ int fail(int code, const std::string& message);
 /// missing is the device.
 int fail_device(const Error& error, const std::string& name);
 
-/// The device that a name of --device means, without opening it.
-Expected<Device> find_device(const std::string& name);
+/// The device that --device means, without opening it.
+Expected<Device> find_device(const Context& context);
 
 /// A scheduler with the entries of --tune-cache, or null where none is named. What is ignored in
 /// the file is told on standard error. Errors: kInvalidArgument where the file is none.

@@ -21,7 +21,7 @@ std::string indented(const std::string& lines) {
 int explain_case(const std::string& text, const Context& context) {
   const auto parsed = harness::parse_case(text);
   if (!parsed) return fail(parsed.error());
-  const auto device = find_device(context.device);
+  const auto device = find_device(context);
   if (!device) return fail_device(device.error(), context.device);
   const Problem& problem = parsed->problem;
   const auto scheduler = open_scheduler(context, *device);

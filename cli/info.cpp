@@ -29,8 +29,9 @@ std::string cuda_version(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-std::vector<Device> devices() {
+Expected<std::vector<Device>> devices(const Context& context) {
   std::vector<Device> list = {cpu_device()};
+  SLUICE_TRY(limit_simd(list.front(), context.max_simd.c_str()));
   for (int i = 0; i < cuda_device_count(); ++i) {
     if (const auto device = cuda_device(i)) list.push_back(*device);
   }
@@ -94,10 +95,16 @@ void print_device(const Device& d) {
 void add_info(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand("info", "Build, devices, SIMD targets and variants");
   const auto json = std::make_shared<std::string>();
+  add_max_simd_option(*verb, context);
   verb->add_option("--json", *json, "Write JSON to this file, - for standard output");
   verb->callback([json, &context] {
     const harness::BuildInfo build = harness::build_info();
-    const std::vector<Device> list = devices();
+    const auto found = devices(context);
+    if (!found) {
+      context.exit_code = fail(found.error());
+      return;
+    }
+    const std::vector<Device>& list = *found;
     if (!json->empty()) {
       ordered_json out{{"version", SLUICE_VERSION},       {"commit", harness::build_commit()},
                        {"dirty", harness::build_dirty()}, {"compiler", build.compiler},

@@ -124,7 +124,7 @@ int tune(const Arguments& args, const Context& context) {
   if (problems->empty()) return fail(kUsage, "tune: wanted cases, --file, --model or --checkpoint");
   const std::string path = cache_path(context);
   if (path.empty()) return fail(kUsage, "tune: no HOME to keep the cache in; name --tune-cache");
-  const auto device = find_device(context.device);
+  const auto device = find_device(context);
   if (!device) return fail_device(device.error(), context.device);
 
   Scheduler scheduler(*device);

@@ -70,7 +70,7 @@ int verify(const Arguments& args, const Context& context) {
     cases.push_back(*parsed);
     if (args.seed != 0) cases.back().seed = args.seed;
   }
-  const auto rig = harness::open_rig(context.device);
+  const auto rig = harness::open_rig(context.device, context.max_simd.c_str());
   if (!rig) return fail_device(rig.error(), context.device);
 
   const auto scheduler = open_scheduler(context, (*rig)->device());

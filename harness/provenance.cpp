@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -78,6 +79,14 @@ std::optional<std::string> cuda_version(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
+// The best SIMD target of a CPU that was held below its own.
+std::optional<std::string> held_to(const Device& device) {
+  if (device.backend != Backend::kCpu || device.simd_targets == cpu_device().simd_targets) {
+    return std::nullopt;
+  }
+  return to_string(static_cast<SimdTarget>(std::bit_width(device.simd_targets) - 1));
+}
+
 }  // namespace
 
 std::string repository_root() {
@@ -101,6 +110,7 @@ Meta make_meta(const Device& device, const Ceilings& ceilings, int argc, const c
   const BuildInfo build = build_info();
   Meta meta;
   meta.device = device.name;
+  meta.max_simd = held_to(device);
   meta.driver = cuda_version(device.driver_version);
   meta.cuda = cuda_version(device.runtime_version);
   meta.compiler = build.compiler;

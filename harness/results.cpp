@@ -39,6 +39,7 @@ std::span<const char* const> row_baselines() { return kBaselines; }
 
 ordered_json to_json(const Meta& meta) {
   return {{"device", meta.device},
+          {"max_simd", or_null(meta.max_simd)},
           {"driver", or_null(meta.driver)},
           {"cuda", or_null(meta.cuda)},
           {"compiler", meta.compiler},

@@ -17,14 +17,15 @@ namespace sluice::harness {
 
 /// Where the numbers come from. No host names, no absolute paths.
 struct Meta {
-  std::string device;                 ///< as the CPU or driver names itself
-  std::optional<std::string> driver;  ///< GPU driver's CUDA version, e.g. "13.0"
-  std::optional<std::string> cuda;    ///< CUDA runtime in the library
-  std::string compiler;               ///< of the program, e.g. "GNU 12.2.0"
-  std::string commit;                 ///< of the sources, or "unknown"
-  bool dirty = false;                 ///< tracked files differed from the commit
-  std::string date;                   ///< UTC, ISO 8601
-  std::string command;                ///< paths relative to the repository
+  std::string device;                   ///< as the CPU or driver names itself
+  std::optional<std::string> max_simd;  ///< the SIMD target that the CPU was held to, if it was
+  std::optional<std::string> driver;    ///< GPU driver's CUDA version, e.g. "13.0"
+  std::optional<std::string> cuda;      ///< CUDA runtime in the library
+  std::string compiler;                 ///< of the program, e.g. "GNU 12.2.0"
+  std::string commit;                   ///< of the sources, or "unknown"
+  bool dirty = false;                   ///< tracked files differed from the commit
+  std::string date;                     ///< UTC, ISO 8601
+  std::string command;                  ///< paths relative to the repository
   std::optional<double> read_tbps;
   std::optional<double> copy_tbps;
   std::optional<double> gemm_tflops;

@@ -18,6 +18,7 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 class CpuRig final : public Rig {
  public:
+  explicit CpuRig(const Device& device) : device_(device) {}
   [[nodiscard]] const Device& device() const noexcept override { return device_; }
   [[nodiscard]] Stream stream() const noexcept override { return nullptr; }
   [[nodiscard]] bool host_memory() const noexcept override { return true; }
@@ -74,7 +75,7 @@ class CpuRig final : public Rig {
     return {};
   }
 
-  Device device_ = cpu_device();
+  Device device_;
   std::vector<unsigned char> flush_;
   unsigned round_ = 0;
 };
@@ -90,9 +91,13 @@ Expected<std::unique_ptr<Rig>> open_cuda(int ordinal) {
 
 }  // namespace
 
-Expected<std::unique_ptr<Rig>> open_rig(std::string_view name) {
-  if (name == "auto") return open_rig(cuda_device_count() > 0 ? "cuda" : "cpu");
-  if (name == "cpu") return std::unique_ptr<Rig>(std::make_unique<CpuRig>());
+Expected<std::unique_ptr<Rig>> open_rig(std::string_view name, const char* max_simd) {
+  if (name == "auto") return open_rig(cuda_device_count() > 0 ? "cuda" : "cpu", max_simd);
+  if (name == "cpu") {
+    Device cpu = cpu_device();
+    SLUICE_TRY(limit_simd(cpu, max_simd));
+    return std::unique_ptr<Rig>(std::make_unique<CpuRig>(cpu));
+  }
   if (name == "cuda") return open_cuda(0);
   constexpr std::string_view kPrefix = "cuda:";
   if (name.starts_with(kPrefix)) {

@@ -52,9 +52,10 @@ class Rig {
 };
 
 /// Opens a rig: "cpu", "cuda" (device 0), "cuda:N", or "auto": the first GPU if there is one, else
-/// the CPU. Errors: kInvalidArgument for another name, kUnsupported where this build or machine has
-/// no such device.
-[[nodiscard]] Expected<std::unique_ptr<Rig>> open_rig(std::string_view name);
+/// the CPU, whose device is limited by limit_simd(device, max_simd). Errors: kInvalidArgument for
+/// another name, kUnsupported where this build or machine has no such device.
+[[nodiscard]] Expected<std::unique_ptr<Rig>> open_rig(std::string_view name,
+                                                      const char* max_simd = nullptr);
 
 /// The CUDA rig; defined in harness/cuda/rig.cpp, only in builds with SLUICE_CUDA.
 [[nodiscard]] Expected<std::unique_ptr<Rig>> make_cuda_rig(int ordinal);

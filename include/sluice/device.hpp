@@ -57,6 +57,11 @@ struct Device {
 /// Thread-safe.
 [[nodiscard]] SLUICE_EXPORT Device cpu_device() noexcept;
 
+/// Takes from a CPU's description the SIMD targets above the one of this name ("avx2"): what is
+/// planned for it then runs as on a CPU without them. Null, an empty name and a target above all
+/// that it has change nothing. Errors: kInvalidArgument for a name that is none of to_string's.
+[[nodiscard]] SLUICE_EXPORT Status limit_simd(Device& device, const char* name) noexcept;
+
 /// Number of CUDA devices; 0 where there is no driver or Sluice was built without CUDA.
 [[nodiscard]] SLUICE_EXPORT int cuda_device_count() noexcept;
 

@@ -320,6 +320,12 @@ SLUICE_EXPORT sluice_status sluice_interleaved_cols(int64_t block, int64_t h, sl
 SLUICE_EXPORT sluice_status sluice_cpu_device(sluice_device* device, size_t struct_size,
                                               sluice_error* error);
 
+/// Takes from a CPU's description the SIMD targets above the one of this name: "emulated", "avx2",
+/// "avx512" or "avx512_bf16", null or "" for all. Plans for it run as on a CPU without them.
+/// Errors: SLUICE_INVALID_ARGUMENT for another name or a null device.
+SLUICE_EXPORT sluice_status sluice_limit_simd(sluice_device* device, const char* name,
+                                              sluice_error* error);
+
 /// Number of CUDA devices; 0 without a driver or in a build without CUDA.
 SLUICE_EXPORT int32_t sluice_cuda_device_count(void);
 

@@ -32,6 +32,9 @@ const Described& described(const Place& place) {
     check(place.cuda ? sluice_cuda_device(place.index, &entry.device, sizeof(entry.device), &error)
                      : sluice_cpu_device(&entry.device, sizeof(entry.device), &error),
           error);
+    if (!place.cuda) {
+      check(sluice_limit_simd(&entry.device, std::getenv("SLUICE_MAX_SIMD"), &error), error);
+    }
     if (entry.scheduler == nullptr) {
       check(sluice_scheduler_create(&entry.device, &entry.scheduler, &error), error);
     }

@@ -20,7 +20,8 @@ struct Place {
 /// neither a CPU nor a CUDA device.
 Place place_of(const char* name, const torch::stable::Tensor& tensor);
 
-/// The library's description, asked once a device.
+/// The library's description, asked once a device; of the CPU held to the SIMD target that
+/// SLUICE_MAX_SIMD names. Throws where that is none.
 const sluice_device& device_of(const Place& place);
 
 /// The measured choices for it, as sluice_scheduler_find takes them: those shipped with the library

@@ -186,6 +186,15 @@ sluice_status sluice_cpu_device(sluice_device* device, size_t struct_size, sluic
   return finish(write(to_c(cpu_device()), device, struct_size, "device"), error);
 }
 
+sluice_status sluice_limit_simd(sluice_device* device, const char* name, sluice_error* error) {
+  const auto described = to_cpp(device);
+  if (!described) return report(described.error(), error);
+  Device limited = *described;
+  const Status ok = limit_simd(limited, name);
+  if (ok) device->simd_targets = limited.simd_targets;
+  return finish(ok, error);
+}
+
 int32_t sluice_cuda_device_count() { return cuda_device_count(); }
 
 sluice_status sluice_cuda_device(int32_t ordinal, sluice_device* device, size_t struct_size,

@@ -91,6 +91,18 @@ Device cpu_device() noexcept {
   return device;
 }
 
+Status limit_simd(Device& device, const char* name) noexcept {
+  if (name == nullptr || *name == '\0') return {};
+  for (int i = 0; i < kSimdTargetCount; ++i) {
+    if (std::strcmp(name, to_string(static_cast<SimdTarget>(i))) != 0) continue;
+    device.simd_targets &= (2U << i) - 1;
+    return {};
+  }
+  return make_error(ErrorCode::kInvalidArgument,
+                    "SIMD target: got \"%.32s\", wanted emulated, avx2, avx512 or avx512_bf16",
+                    name);
+}
+
 #if !defined(SLUICE_WITH_CUDA)
 int cuda_device_count() noexcept { return 0; }
 

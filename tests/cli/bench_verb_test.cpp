@@ -36,6 +36,7 @@ struct Field {
 // design: "meta holds …", "a row is one shape against one baseline: …".
 constexpr Field kMetaFields[] = {
     {"device", Kind::kText},
+    {"max_simd", Kind::kTextOrNull},
     {"driver", Kind::kTextOrNull},
     {"cuda", Kind::kTextOrNull},
     {"compiler", Kind::kText},

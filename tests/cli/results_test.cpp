@@ -23,7 +23,7 @@ TEST(Results, AbsentValuesAreNullsAndKeysStay) {
     EXPECT_TRUE(row[key].is_null()) << key;
   }
   const auto meta = to_json(Meta{});
-  for (const char* key : {"driver", "cuda", "read_tbps", "copy_tbps", "gemm_tflops",
+  for (const char* key : {"max_simd", "driver", "cuda", "read_tbps", "copy_tbps", "gemm_tflops",
                           "mma_sync_tflops", "fma_gflops", "bf16_gflops"}) {
     ASSERT_TRUE(meta.contains(key)) << key;
     EXPECT_TRUE(meta[key].is_null()) << key;

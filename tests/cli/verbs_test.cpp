@@ -72,6 +72,32 @@ TEST(Info, JsonDescribesTheCpu) {
   EXPECT_EQ(cpu["variants"], variant_names(Backend::kCpu));
 }
 
+TEST(Info, TheCpuMayBeHeldToASimdTarget) {
+  const auto targets = [](const Outcome& info) {
+    return nlohmann::json::parse(info.out)["devices"][0]["simd_targets"];
+  };
+  const auto emulated = nlohmann::json::array({"emulated"});
+  EXPECT_EQ(targets(sluice({"info", "--json", "-", "--max-simd", "emulated"})), emulated);
+  EXPECT_EQ(targets(sluice({"info", "--json", "-"}, {"SLUICE_MAX_SIMD=emulated"})), emulated);
+  // A target above all that the CPU has, and none.
+  const auto all = targets(sluice({"info", "--json", "-"}));
+  EXPECT_EQ(targets(sluice({"info", "--json", "-", "--max-simd", "avx512_bf16"})), all);
+  EXPECT_EQ(targets(sluice({"info", "--json", "-"}, {"SLUICE_MAX_SIMD="})), all);
+  expect_error(sluice({"info", "--max-simd", "sse9"}), 2,
+               "SIMD target: got \"sse9\", wanted emulated, avx2, avx512 or avx512_bf16");
+}
+
+TEST(Explain, TheCpuMayBeHeldToASimdTarget) {
+  const std::string held = "cpu.simd.emulated";
+  EXPECT_THAT(sluice({"explain", "4x64x96", "--device", "cpu", "--max-simd", "emulated"}).out,
+              HasSubstr(held));
+  EXPECT_THAT(sluice({"explain", "4x64x96", "--device", "cpu"}, {"SLUICE_MAX_SIMD=emulated"}).out,
+              HasSubstr(held));
+  for (const char* verb : {"explain", "verify", "bench", "tune"}) {
+    expect_error(sluice({verb, "4x64x96", "--device", "cpu"}, {"SLUICE_MAX_SIMD=sse9"}), 2, "sse9");
+  }
+}
+
 TEST(List, ModelsGatesVariantsTokens) {
   const Outcome models = sluice({"list", "models"});
   EXPECT_EQ(models.code, 0);

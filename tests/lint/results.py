@@ -30,6 +30,7 @@ META: dict[str, tuple[str, bool]] = {  # name: (kind, may be null)
 }
 OPTIONAL_META: dict[str, tuple[str, bool]] = {  # files of before it was measured lack it
     "bf16_gflops": (NUMBER, True),
+    "max_simd": (TEXT, True),
     "mma_sync_tflops": (NUMBER, True),
 }
 ROW: dict[str, tuple[str, bool]] = {

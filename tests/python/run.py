@@ -12,7 +12,9 @@ import unittest
 from pathlib import Path
 
 _SKIPPED = 77
-_STANDARD_LIBRARY_ONLY = {"test_api_reference", "test_capi", "test_generate", "test_results"}
+_STANDARD_LIBRARY_ONLY = {
+    "test_api_reference", "test_bench", "test_capi", "test_generate", "test_results",
+}  # fmt: skip
 
 
 def main() -> int:

@@ -88,6 +88,15 @@ class Queries(unittest.TestCase):
         self.assertGreaterEqual(found.devices[0].threads, 1)
         self.assertEqual(found.variants["cpu"][-1], "cpu.reference")
 
+    def test_the_cpu_may_be_held_to_a_simd_target(self) -> None:
+        with mock.patch.dict(os.environ, {"SLUICE_MAX_SIMD": "emulated"}):
+            self.assertEqual(sluice.info().devices[0].simd_targets, ("emulated",))
+            self.assertEqual(sluice.plan(4, 64, 96).config, "cpu.simd.emulated")
+            self.assertIn("cpu.simd.emulated", sluice.explain(4, 64, 96))
+        wrong = mock.patch.dict(os.environ, {"SLUICE_MAX_SIMD": "sse9"})
+        with wrong, self.assertRaisesRegex(ValueError, 'SIMD target: got "sse9"'):
+            sluice.plan(4, 64, 96)
+
     def test_a_plan_says_what_would_run(self) -> None:
         made = sluice.plan(16, 576, 1536, gate=Gate.clamped_swiglu(), threads=1)
         self.assertEqual((made.variant, made.source, made.threads), ("cpu.simd", "heuristic", 1))

@@ -111,6 +111,11 @@ class ReadmeTablesTest(FolderTest):
         self.assertEqual(len(lines), 2 + 4 + 2)
         self.assertEqual(lines[-1], "CPU, 2026-01-02, commit 0123456789ab, [r.json](r.json).")
 
+    def test_the_caption_says_what_the_cpu_was_held_to(self) -> None:
+        meta = {"device": "CPU", "max_simd": "avx2"}
+        self.write("held.json", {"meta": meta, "rows": [{"m": 1, "us": 1.0}]})
+        self.assertEqual(self.table(path="held.json")[-1], "CPU held to avx2, [held.json](held.json).")
+
     def test_where_and_group(self) -> None:
         lines = self.table("where=op:mlp,m:1 group=model,m columns=m,us,ratio,rel_err,op,dtype")
         self.assertEqual(lines[2:-2], ["| 1 | 20.0 | 1.20x | 0.00300 | mlp | – |"])

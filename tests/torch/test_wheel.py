@@ -101,6 +101,26 @@ class Wheel(unittest.TestCase):
             table.write_text("something else\n", encoding="utf-8")
             self.assertRegex(result(table).stderr, "ValueError: .*no tuning table")
 
+    def test_the_operators_may_be_held_to_a_simd_target(self) -> None:
+        """Held so, they give the bits of that target; another word is an error."""
+        code = ("import torch; from sluice import ops; torch.manual_seed(1)\n"
+                "x, g, u, d = (torch.randn(s) for s in ((5, 64), (96, 64), (96, 64), (64, 96)))\n"
+                "print(ops.mlp(x, g, u, d).view(torch.int32).flatten().tolist())")  # fmt: skip
+
+        def result(target: str) -> subprocess.CompletedProcess[str]:
+            held = {**os.environ, "SLUICE_MAX_SIMD": target}
+            return subprocess.run(
+                [sys.executable, "-c", code], env=held, capture_output=True, text=True, check=False
+            )
+
+        bits = {target: result(target) for target in ("", "avx512_bf16", "emulated")}
+        for target, done in bits.items():
+            self.assertEqual(done.returncode, 0, f"{target}: {done.stderr}")
+        self.assertEqual(bits[""].stdout, bits["avx512_bf16"].stdout)
+        if len(sluice.info().devices[0].simd_targets) > 1:
+            self.assertNotEqual(bits[""].stdout, bits["emulated"].stdout)
+        self.assertRegex(result("sse9").stderr, 'ValueError: .*SIMD target: got "sse9"')
+
     def test_one_wheel_serves_every_python_3(self) -> None:
         (tags,) = SITE.glob("sluice-*.dist-info/WHEEL")
         text = tags.read_text(encoding="utf-8")

@@ -70,6 +70,31 @@ TEST(CApi, VariantNamesAreTheTable) {
   EXPECT_EQ(sluice_variant_name(9, 0), nullptr);
 }
 
+TEST(CApi, ACpuMayBeHeldToASimdTarget) {
+  sluice_device d = cpu();
+  const std::uint32_t all = d.simd_targets;
+  for (const char* nothing : {static_cast<const char*>(nullptr), "", "avx512_bf16"}) {
+    EXPECT_EQ(sluice_limit_simd(&d, nothing, nullptr), SLUICE_OK);
+    EXPECT_EQ(d.simd_targets, all);
+  }
+  for (const char* wrong : {"avx", "AVX2", "avx2 "}) {
+    expect_error(SLUICE_INVALID_ARGUMENT, std::string("SIMD target: got \"") + wrong,
+                 [&](auto* e) { return sluice_limit_simd(&d, wrong, e); });
+    EXPECT_EQ(d.simd_targets, all);
+  }
+  d.simd_targets = 0xF;
+  EXPECT_EQ(sluice_limit_simd(&d, "avx512", nullptr), SLUICE_OK);
+  EXPECT_EQ(d.simd_targets, 7U);
+  EXPECT_EQ(sluice_limit_simd(&d, "avx2", nullptr), SLUICE_OK);
+  EXPECT_EQ(d.simd_targets, 3U);
+  EXPECT_EQ(sluice_limit_simd(&d, "emulated", nullptr), SLUICE_OK);
+  EXPECT_EQ(d.simd_targets, 1U);
+  EXPECT_EQ(sluice_limit_simd(&d, "avx2", nullptr), SLUICE_OK);
+  EXPECT_EQ(d.simd_targets, 1U);
+  expect_error(SLUICE_INVALID_ARGUMENT, "device: got null",
+               [](auto* e) { return sluice_limit_simd(nullptr, "avx2", e); });
+}
+
 TEST(CApi, NullArgumentsAreErrors) {
   const sluice_problem p = small_problem();
   const sluice_device d = cpu();

@@ -195,6 +195,7 @@ def library() -> ctypes.CDLL:
         ("sluice_activation_name", c_char_p, [c_int32]),
         ("sluice_problem_init", c_int32, [problem, c_size_t, failure]),
         ("sluice_cpu_device", c_int32, [device, c_size_t, failure]),
+        ("sluice_limit_simd", c_int32, [device, c_char_p, failure]),
         ("sluice_cuda_device_count", c_int32, []),
         ("sluice_cuda_device", c_int32, [c_int32, device, c_size_t, failure]),
         ("sluice_variant_name", c_char_p, [c_int32, c_int32]),
@@ -288,9 +289,12 @@ def _cuda_device(ordinal: int) -> CDevice:
 
 
 def _cpu_device() -> CDevice:
+    """Held to the SIMD target that SLUICE_MAX_SIMD names, as in the command and the Torch operators."""
     error = CError()
     found = CDevice()
     _check(library().sluice_cpu_device(byref(found), sizeof(found), byref(error)), error)
+    most = os.environ.get("SLUICE_MAX_SIMD", "").encode()
+    _check(library().sluice_limit_simd(byref(found), most, byref(error)), error)
     return found
 
 

@@ -197,8 +197,9 @@ def table(path: Path, shown_path: str, words: str) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     commit = text(file.meta, "commit")[:12]
     dirty = " with uncommitted changes" if file.meta.get("dirty") else ""
+    held = text(file.meta, "max_simd")
     facts = [
-        file.device,
+        f"{file.device} held to {held}" if held else file.device,
         text(file.meta, "date")[:10],
         f"commit {commit}{dirty}" if commit else "",
         f"[{path.name}]({shown_path})",

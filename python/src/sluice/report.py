@@ -336,7 +336,7 @@ class _Page:
     def provenance(self) -> str:
         """What each file says of where its numbers come from."""
         labels = {
-            "device": "Device", "driver": "Driver", "cuda": "CUDA", "compiler": "Compiler",
+            "device": "Device", "max_simd": "Held to", "driver": "Driver", "cuda": "CUDA", "compiler": "Compiler",
             "commit": "Commit", "date": "Date", "command": "Command", "clocks": "Clocks",
             "read_tbps": "Read ceiling, TB/s", "copy_tbps": "Copy ceiling, TB/s",
             "gemm_tflops": "GEMM ceiling, TFLOP/s",
