@@ -123,13 +123,12 @@ int fail_device(const Error& error, const std::string& name) {
 
 Expected<Device> find_device(const Context& context) {
   const std::string& name = context.device;
-  const bool gpu_first = name == "auto" && cuda_device_count() > 0;
-  if (name == "cpu" || (name == "auto" && !gpu_first)) {
+  if (name == "auto" && cuda_device_count() > 0) return cuda_device(0);
+  if (name == "cpu" || name == "auto") {
     Device cpu = cpu_device();
     SLUICE_TRY(limit_simd(cpu, context.max_simd.c_str()));
     return cpu;
   }
-  if (gpu_first) return cuda_device(0);
   if (const int ordinal = cuda_ordinal(name); ordinal >= 0) return cuda_device(ordinal);
   return make_error(ErrorCode::kInvalidArgument,
                     "device: got \"%s\", wanted auto, cpu, cuda or cuda:N", name.c_str());

@@ -340,15 +340,15 @@ std::vector<TokenHelp> token_help() {
       {names<Op>(0, kOpCount), "operator; default mlp"},
       {names<DType>(0, static_cast<int>(DType::kQ8_0)), "type of everything; default bf16"},
       {"x/w/y, x/w/y/dw",
-       "types apart, as fp32/bf16/fp32; dw (weight gradients) is fp32 if not named"},
+       "types apart, as fp32/bf16/fp32; dw (weight gradients): fp32 if not named, fp64 beside x in "
+       "fp64"},
       {names<DType>(static_cast<int>(DType::kQ8_0), kDTypeCount),
        "weights in GGUF's blocks beside x and y in bf16; or as w of x/w/y"},
       {names<Activation>(0, kActivationCount) + ", clamped_swiglu",
        "gate; default silu; parameters: `sluice list gates`"},
       {"separate, concat, interleavedN",
-       "gate and up in two tensors (default), one behind the other, by N rows in turn; the last "
-       "two "
-       "may end in +up_first"},
+       "gate and up in two tensors (default), one behind the other, or by N rows in turn; the "
+       "last two may end in +up_first"},
       {"norm, add_norm", "RMSNorm of x, or of x + x_residual, before; (eps=1e-6,weight_offset=1)"},
   };
   for (const Flag& flag : kFlags) help.push_back({std::string(flag.name), flag.meaning});

@@ -131,7 +131,7 @@ Status check_workspace_pointer(const char* name, const void* pointer) {
                     kWorkspaceAlignment);
 }
 
-// What the operands of a run take.
+// Where the operands of a run lie, those that were given.
 struct Spans {
   std::array<Span, kOperandCount> of;
   std::size_t count = 0;

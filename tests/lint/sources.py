@@ -137,10 +137,12 @@ def without_code(text: str) -> str:
 def anchors(text: str) -> set[str]:
     """What a link may name of a document, as GitHub makes it of the headings."""
     out: set[str] = set()
+    seen: dict[str, int] = {}
     for heading in re.findall(r"^#{1,6} (.+)$", without_code(text), re.M):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip().lower())
         slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
-        same = sum(1 for known in out if re.fullmatch(re.escape(slug) + r"(-\d+)?", known))
+        same = seen.get(slug, 0)
+        seen[slug] = same + 1
         out.add(f"{slug}-{same}" if same else slug)
     return out
 
