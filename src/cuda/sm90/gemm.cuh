@@ -47,8 +47,6 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
   const int arrival = max(0, k_blocks - kAhead);
   const int clusters = static_cast<int>(gridDim.x) / Cfg::kCluster;
   const int in_full_turns = p.order.tiles / clusters * clusters;
-  // A box of x is no higher than x. What lies below in the stage makes rows that nobody stores.
-  const int input_bytes = Cfg::kTransposedA ? Cfg::kABytes : min(p.m, kTileM) * kTileK * 2;
   Step step(p.step_word);
   bool waited = false;
   if (p.weights_static == 0) {
@@ -57,7 +55,11 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
   }
   for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += clusters) {
     const Tile tile = tile_at<Cfg>(p.order, t);
-    const int stage_bytes = input_bytes + (tile.narrow ? kBoxBytes : Cfg::kBBytes);
+    const InputTile input(p.m, first_row<Cfg>(tile, rank), kTileM);
+    const CUtensorMap& x = Cfg::kTransposedA ? p.x : input.map(p.x, p.x_tail, kTileM);
+    const CUtensorMap& x2 = input.map(p.x2, p.x2_tail, kTileM);
+    const int stage_bytes = (Cfg::kTransposedA ? Cfg::kABytes : input.stage_bytes()) +
+                            (tile.narrow ? kBoxBytes : Cfg::kBBytes);
     if (t >= clusters) step.wait();
     for (int k = 0; k < k_blocks; ++k) {
       if (k == arrival && t < in_full_turns) step.arrive();
@@ -71,7 +73,7 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
         ptx::wait_for_prerequisites();
         waited = true;
       }
-      load_input<Cfg>(second ? p.x2 : p.x, smem, ring.stage, k0, first_row<Cfg>(tile, rank));
+      load_input<Cfg>(second ? x2 : x, smem, ring.stage, k0, input);
       ring.advance();
     }
   }
@@ -179,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
   const int warpgroup = warpgroup_index();
   const int rank = Cfg::kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
   if (threadIdx.x == 256) {
-    ptx::prefetch_tensor_map(p.x);
+    ptx::prefetch_tensor_map(p.m >= kTileM ? p.x : p.x_tail);
     ptx::prefetch_tensor_map(p.w);
   }
   if (threadIdx.x == 0) {
