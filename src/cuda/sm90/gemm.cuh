@@ -18,8 +18,8 @@
 //   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
 //             stage; producers wait, since each writes half of B into both CTAs
 // words in global memory
-//   step_words[p.step_word]  producers of all CTAs, once a turn, where a wave reads more than L2
-//   holds
+//   step_words[p.step_word]  producers of all CTAs, once a turn and every 64 blocks of k, where a
+//   wave reads more than L2 holds
 // mbarriers of gate_up_grad
 //   inputs[s], drained[s]  gate_grad.cuh
 // named barriers (bar.sync / bar.arrive)
@@ -42,9 +42,8 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
   RingCursor<Cfg> ring;
   ring.parity = 1;  // the first pass over the ring finds every stage free
   const int k_blocks = k_blocks_of<Cfg>(p);
-  // CTAs arrive so long before the end of a turn that in step nobody waits for the last to be seen.
+  // CTAs arrive so long before they meet that in step nobody waits for the last to be seen.
   constexpr int kAhead = 8;
-  const int arrival = max(0, k_blocks - kAhead);
   const int clusters = static_cast<int>(gridDim.x) / Cfg::kCluster;
   const int in_full_turns = p.order.tiles / clusters * clusters;
   Step step(p.step_word);
@@ -61,8 +60,15 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
     const int stage_bytes = (Cfg::kTransposedA ? Cfg::kABytes : input.stage_bytes()) +
                             (tile.narrow ? kBoxBytes : Cfg::kBBytes);
     if (t >= clusters) step.wait();
+    int meeting = next_meeting(0, k_blocks);
     for (int k = 0; k < k_blocks; ++k) {
-      if (k == arrival && t < in_full_turns) step.arrive();
+      if (t < in_full_turns) {
+        if (k == meeting) {
+          step.wait();
+          meeting = next_meeting(k, k_blocks);
+        }
+        if (k == max(meeting - kAhead, 0)) step.arrive();
+      }
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
       std::uint64_t& full = smem.full(ring.stage);
       ptx::mbarrier_arrive_expect_bytes(full, stage_bytes);
