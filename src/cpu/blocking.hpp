@@ -107,6 +107,11 @@ struct Schedule {
 /// q4_0 are, with their scales behind the sum.
 [[nodiscard]] bool multiplies_bf16(const Problem& problem) noexcept;
 
+/// Whether they are also the fastest that the device has. Where its products of bf16 are slow, only
+/// for one token, which waits for memory whatever multiplies it: widening is then one instruction
+/// more.
+[[nodiscard]] bool prefers_bf16_products(const Problem& problem, const Device& device) noexcept;
+
 /// Forward operators of up to so many tokens are dot products.
 [[nodiscard]] std::int64_t max_dot_tokens(const Problem& problem, SimdTarget target) noexcept;
 
