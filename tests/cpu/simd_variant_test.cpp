@@ -208,9 +208,9 @@ TEST(SimdVariant, ExplainsItsBlocks) {
   EXPECT_EQ(
       blocks(Op::kDown, 600),
       "GEMM: tiles of 12 weight rows by 32 tokens, or 24 by 16, in registers\n"
-      "L1: strips of 24 weight rows by a K block, widened to fp32\n"
+      "L1: strips of 12 weight rows by a K block, widened to fp32\n"
       "L2: C, a strip and a panel of tokens within 896 of 1024 KiB\n"
-      "down: 22 x 1 tasks of 96 rows by 224 tokens, K blocks of 256: strip 24, C 90, panel 32 "
+      "down: 22 x 1 tasks of 96 rows by 224 tokens, K blocks of 256: strip 12, C 90, panel 32 "
       "KiB\n"
       "3 passes of 224 tokens");
   Problem in_place{.op = Op::kMlp, .m = 16, .d = 576, .h = 1536};
