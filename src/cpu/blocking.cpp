@@ -220,6 +220,12 @@ bool multiplies_bf16(const Problem& p) noexcept {
   return p.w_dtype == DType::kBF16 && (forward || (backward && p.y_dtype == DType::kBF16));
 }
 
+bool prefers_bf16_products(const Problem& p, const Device& device) noexcept {
+  if (!multiplies_bf16(p)) return false;
+  const bool one_token = p.m == 1 && p.op != Op::kGateUpGrad && p.op != Op::kMlpGrad;
+  return !device.slow_bf16_products || one_token;
+}
+
 DType token_dtype(const Problem& p, bool pairs, std::int64_t width) noexcept {
   if (pairs) return DType::kBF16;
   const bool own = p.m == 1 && p.w_dtype == p.x_dtype && width > DotKernels::kMaxWideCols;
