@@ -77,6 +77,7 @@ struct Schedule {
   bool dots = false;             ///< few tokens: dot products, else the GEMM
   bool in_place = false;         ///< GEMM of one narrow panel: weights are read where they lie
   bool pairs = false;            ///< tokens stay bf16, multiplied in pairs
+  bool fixed = false;            ///< dot products: tokens in fixed point, multiplied as integers
   int threads = 1;               ///< at most this many share a region
   std::int64_t dot_cols = 0;     ///< dot products: gate and as many up rows of a task
   std::int64_t dot_rows = 0;     ///< w_down's rows of a task
