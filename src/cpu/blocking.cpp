@@ -234,7 +234,8 @@ bool multiplies_bf16(const Problem& p) noexcept {
 
 bool prefers_bf16_products(const Problem& p, const Device& device) noexcept {
   if (!multiplies_bf16(p)) return false;
-  const bool one_token = p.m == 1 && p.op != Op::kGateUpGrad && p.op != Op::kMlpGrad;
+  const bool one_token =
+      p.m == 1 && p.w_dtype == DType::kBF16 && p.op != Op::kGateUpGrad && p.op != Op::kMlpGrad;
   return !device.slow_bf16_products || one_token;
 }
 
