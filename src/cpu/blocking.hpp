@@ -109,8 +109,8 @@ struct Schedule {
 [[nodiscard]] bool multiplies_bf16(const Problem& problem) noexcept;
 
 /// Whether they are also the fastest that the device has. Where its products of bf16 are slow, only
-/// for one token by weights in bf16, which waits for memory whatever multiplies it: widening is then
-/// one instruction more. By weights in blocks fixed point is faster.
+/// for one token by weights in bf16, which waits for memory whatever multiplies it: widening is
+/// then one instruction more. By weights in blocks fixed point is faster.
 [[nodiscard]] bool prefers_bf16_products(const Problem& problem, const Device& device) noexcept;
 
 /// Forward operators of up to so many tokens are dot products.
