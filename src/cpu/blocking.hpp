@@ -84,6 +84,7 @@ struct Schedule {
   bool dots = false;             ///< few tokens: dot products, else the GEMM
   bool in_place = false;         ///< GEMM of one narrow panel: weights are read where they lie
   bool pairs = false;            ///< tokens stay bf16, multiplied in pairs
+  bool fixed = false;            ///< dot products: tokens in fixed point, multiplied as integers
   int threads = 1;               ///< at most this many share a region
   std::int64_t dot_cols = 0;     ///< dot products: gate and as many up rows of a task
   std::int64_t dot_rows = 0;     ///< w_down's rows of a task
@@ -115,8 +116,8 @@ struct Schedule {
 [[nodiscard]] bool multiplies_bf16(const Problem& problem) noexcept;
 
 /// Whether they are also the fastest that the device has. Where its products of bf16 are slow, only
-/// for one token, which waits for memory whatever multiplies it: widening then only adds
-/// instructions.
+/// for one token by weights in bf16, which waits for memory whatever multiplies it: widening is
+/// then one instruction more. By weights in blocks fixed point is faster.
 [[nodiscard]] bool prefers_bf16_products(const Problem& problem, const Device& device) noexcept;
 
 /// Forward operators of up to so many tokens are dot products.

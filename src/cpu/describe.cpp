@@ -35,7 +35,7 @@ void describe_dots(const Problem& p, const Schedule& s, std::int64_t max_tokens,
                          const char* what) {
     out.add("%s: %lld tasks of %lld rows%s, %.0f KiB; tokens in %s", name,
             number(ceil_div(rows, each)), number(each), what, kib(each * bytes_of(p.w_dtype, cols)),
-            to_string(token_dtype(p, s.pairs, cols)));
+            s.fixed ? "16-bit fixed point by blocks" : to_string(token_dtype(p, s.pairs, cols)));
   };
   if (p.op != Op::kDown) tasks("gate_up", p.h, s.dot_cols, p.d, " of each matrix");
   if (p.op != Op::kGateUp) tasks("down", p.d, s.dot_rows, p.h, "");
