@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -402,37 +403,46 @@ TEST(Shipped, TablesAreWhole) {
   });
 }
 
-// Every choice for an H200 is one that this library has and takes: plan() follows the table, beside
-// the cuBLASLt that the row names. A row that names none leaves later ranks to the variant.
-TEST(Shipped, ChoicesAreThoseThatPlanTakes) {
-  Device h200 = gpu();
-  if (!plan(mlp(1, 4096, 14336), h200)) GTEST_SKIP() << "needs a build with CUDA";
+// Choices of the shipped tables for `device`, each one that this library has and takes: plan()
+// follows the table, beside the cuBLASLt that the row names. A row that names none leaves later
+// ranks to the variant.
+int shipped_choices(Device device) {
   std::map<int, std::unique_ptr<Scheduler>> schedulers;  // of each version
   int choices = 0;
   for_each_shipped([&](std::string_view text) {
     for_each_line(text, [&](std::string_view line_text) {
       const auto line = parse_line(line_text);
-      if (!line || line->device != device_text(h200)) return;
+      if (!line || line->device != device_text(device)) return;
       ++choices;
       const int version = cublaslt_version_of(line->driver);
-      h200.cublaslt_version = version != 0 ? version : 1;  // 1: of no release
-      auto& scheduler = schedulers[h200.cublaslt_version];
-      if (!scheduler) scheduler = std::make_unique<Scheduler>(h200);
+      device.cublaslt_version = version != 0 ? version : 1;  // 1: of no release
+      auto& scheduler = schedulers[device.cublaslt_version];
+      if (!scheduler) scheduler = std::make_unique<Scheduler>(device);
       const ProblemKey& key = line->entry.key;
       const Problem problem = mlp(key.m, key.d, key.h);
-      ASSERT_TRUE(key_of(problem, h200) == key) << line_text;
-      const auto made = plan(problem, h200, {.tune = scheduler.get()});
+      ASSERT_TRUE(key_of(problem, device) == key) << line_text;
+      const auto made = plan(problem, device, {.tune = scheduler.get()});
       ASSERT_TRUE(test::succeeds(made)) << line_text;
       EXPECT_EQ(made->source, ChoiceSource::kShippedTable) << line_text;
       EXPECT_STREQ(made->variant_name(), line->entry.variant);
       const std::string named = line->entry.config;
       const bool later_rank = named.rfind("lt") == named.size() - 3 && named.back() != '0';
       EXPECT_EQ(made->config.name, version == 0 && later_rank
-                                       ? config_names(made->variant_name(), problem, h200).front()
+                                       ? config_names(made->variant_name(), problem, device).front()
                                        : named);
     });
   });
-  EXPECT_GT(choices, 0);
+  return choices;
+}
+
+TEST(Shipped, ChoicesAreThoseThatPlanTakes) {
+  Device h200 = gpu();
+  if (!plan(mlp(1, 4096, 14336), h200)) GTEST_SKIP() << "needs a build with CUDA";
+  EXPECT_GT(shipped_choices(h200), 0);
+  Device h100 = h200;
+  std::snprintf(h100.name, sizeof(h100.name), "NVIDIA H100 80GB HBM3");
+  h100.l2_bytes = 50 << 20;
+  EXPECT_GT(shipped_choices(h100), 0);
 }
 
 TEST(Find, AllocatesNothing) {
