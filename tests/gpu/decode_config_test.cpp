@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <iterator>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -267,9 +268,9 @@ TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
   EXPECT_EQ(first(8, {2048, 2048}, false), "t8r32k256s5");
   EXPECT_EQ(first(8, {1024, 3072}, false), "t8r16k512s4");
   EXPECT_EQ(first(8, {1024, 3072}, true), "t8r16k512s4");
-  EXPECT_EQ(first(9, {576, 1536}, false), "t16r32k256s4");
-  EXPECT_EQ(first(16, {2048, 2048}, true), "t16r16k512s3");
-  // Of more tokens and rows boxes lead, where the weights can come so.
+  // Of more tokens boxes lead, where the weights can come so.
+  EXPECT_EQ(first(9, {576, 1536}, false), "b16r64k256s5");
+  EXPECT_EQ(first(16, {2048, 2048}, true), "b16r64k256s5x2");
   EXPECT_EQ(first(9, {1152, 6912}, false), "b16r64k256s5");
   EXPECT_EQ(first(16, {1152, 6912}, true), "b32r64k128s9x4");
   cuda::sm90::decode_ranked({16, 2048, 8192, true, false, kSmCount, false}, out);
@@ -310,6 +311,28 @@ TEST(DecodeConfig, FewTokensLeadWithEvenBoxes) {
   }
 }
 
+// A chain by boxes begins with one kernel for both launches where two cost more: of 9 to 16 tokens
+// gate_up alone would have boxes of 16, but down boxes of 32, whose K four CTAs may divide.
+TEST(DecodeConfig, AChainPrefersOneKernel) {
+  std::array<DecodeTiling, 32> gate_up;
+  std::array<DecodeTiling, 32> down;
+  const auto first = [&](int m, Widths w) {
+    const cuda::sm90::DecodeShape up{m, w.d, w.h, true, false, kSmCount};
+    const cuda::sm90::DecodeShape back{m, w.d, w.h, false, true, kSmCount};
+    const auto ups = std::span(gate_up).first(cuda::sm90::decode_ranked(up, gate_up));
+    const auto backs = std::span(down).first(cuda::sm90::decode_ranked(back, down));
+    const auto pair = cuda::sm90::decode_first_pair(ups, up, backs, back);
+    return name_of(ups[pair.gate_up]) + "+" + name_of(backs[pair.down]);
+  };
+  EXPECT_EQ(first(16, {1024, 3072}), "b32r64k128s9+b32r64k128s9x4");
+  EXPECT_EQ(first(48, {896, 4864}), "b64r64k256s3+b64r64k256s3x4");
+  EXPECT_EQ(first(16, {2048, 2048}), "b16r64k256s5+b16r64k256s5x2");
+  // The same where what it saves is more; nothing is weighed where a launch has rows.
+  EXPECT_EQ(first(64, {4096, 14336}), "b64r128k128s4+b64r64k256s3x2");
+  EXPECT_EQ(first(8, {16384, 6656}), "t8r32k512s5+b16r64k256s5");
+  EXPECT_EQ(first(1, {576, 1536}), "t8r32k256s5+t8r16k512s4");
+}
+
 // K is divided only where the rows of a cluster are one block.
 TEST(DecodeConfig, DividesWhatIsOneBlock) {
   std::array<DecodeTiling, 32> out;
@@ -342,7 +365,7 @@ TEST(DecodeConfig, ModelCountsBytesStagesAndTheFinish) {
               1e-9);
   DecodeTiling divided{64, 64, 256, 3, 2, true};
   EXPECT_NEAR(cuda::sm90::decode_model_us(divided, {64, 4096, 14336, false, true, kSmCount}),
-              1.2 + (64 + 64) * 7168 * 2 / 62e3 + 7168 * 64 * 2 / 400e3, 1e-9);
+              2 * 0.5 + (64 + 64) * 7168 * 2 / 62e3 + 7168 * 64 * 2 / 400e3, 1e-9);
 }
 
 // 32 rows of w_down in 64 slots leave half of the ring empty: less is under way than the latency of

@@ -397,8 +397,8 @@ std::size_t sm90_decode_configs(const Problem& p, const Device& device,
   return count;
 }
 
-// Of both lists the best first: every tiling with the best of the other launch, then the other
-// pairs, those of good tilings before those of bad ones, as many as there is room for.
+// The first pair; then every tiling with the best of the other launch; then the other pairs, those
+// of good tilings before those of bad ones, as many as there is room for.
 std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
                                       std::span<Config> out) noexcept {
   std::array<DecodeTiling, detail::kMaxConfigs> gate_up;
@@ -409,16 +409,23 @@ std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
   sm90::DecodeShape second_shape = shape_of(p, device, false, true);
   if (p.norm.enabled) second_shape.boxes = false;  // who stores the norm's sum has rows
   const std::size_t seconds = sm90::decode_ranked(second_shape, down);
+  const sm90::DecodePair best = sm90::decode_first_pair(
+      std::span(gate_up).first(firsts), first_shape, std::span(down).first(seconds), second_shape);
   std::size_t count = 0;
-  const auto offer = [&](std::size_t first, std::size_t second) {
-    if (first >= firsts || second >= seconds || count == detail::kMaxConfigs) return;
+  const auto put = [&](const sm90::DecodePair& pair) {
+    if (count == detail::kMaxConfigs) return;
     if (count < out.size()) {
-      out[count] = make_config("decode_chain", p, {gate_up[first], down[second]});
+      out[count] = make_config("decode_chain", p, {gate_up[pair.gate_up], down[pair.down]});
     }
     ++count;
   };
-  const std::size_t longest = std::max(firsts, seconds);
+  const auto offer = [&](std::size_t first, std::size_t second) {
+    const sm90::DecodePair pair{first, second};
+    if (first < firsts && second < seconds && pair != best) put(pair);
+  };
+  put(best);
   offer(0, 0);
+  const std::size_t longest = std::max(firsts, seconds);
   for (std::size_t i = 1; i < longest; ++i) {
     offer(i, 0);
     offer(0, i);

@@ -51,10 +51,12 @@ constexpr int kSmallPrefetchTokens = 16;  // in small models
 // warpgroups, beside which nobody multiplies, of 64 tokens; activations that memory hides.
 constexpr double kStageUs = 0.05;
 constexpr double kWgmmaUs = 0.02;
-constexpr double kExchangeUs = 1.2;
-constexpr double kSmallExchangeUs = 0.4;  // of up to 16 tokens
+constexpr double kExchangeUs = 0.5;  // for each of a cluster that it takes
 constexpr double kBothFinishUs = 1.8;
 constexpr double kHiddenBytesPerUs = 400e3;
+// Of a chain whose launches are not of one kernel, both by boxes: they share no instructions in the
+// caches. Fitted: 0.5 to 0.9 us where models are small.
+constexpr double kTwoKernelsUs = 0.8;
 
 double ceil_div(double a, double b) {
   return static_cast<double>(static_cast<std::int64_t>((a + b - 1) / b));
@@ -118,9 +120,10 @@ bool is_small(const DecodeShape& s) {
 bool offers_boxes_to_few(const DecodeShape& s) { return !has_grid_barrier(s) && !is_small(s); }
 
 // Of few tokens boxes are first where the largest share of whole ones is not much more than the
-// mean, for who has less leaves the memory to others.
+// mean, for who has less leaves the memory to others; of more they are.
 bool boxes_lead(const DecodeTiling& t, const DecodeShape& s) {
-  if (s.m > kDecodeRowTokens || !offers_boxes_to_few(s)) return false;
+  if (s.m > kDecodeRowTokens) return true;
+  if (!offers_boxes_to_few(s)) return false;
   const std::int64_t total = s.down ? s.d : s.h;
   const int groups = decode_ctas(t, s.down, total, s.sm_count) / t.split;
   const double mean = static_cast<double>(total) * (s.down ? 1 : 2) / groups;
@@ -133,16 +136,15 @@ bool offers_half(const DecodeShape& s) {
   return is_small(s) && s.d <= std::int64_t{kMmaRows} * s.sm_count;
 }
 
-// What a small model should try first, and what few tokens of others should. Where a CTA's rows of
-// gate_up are one block of 32 slots, the half ring of so many, and for down that of 16. Where they
-// are more, half rings of 16 slots up to 8 tokens, for blocks of few tokens are small ones (with a
-// deferred norm, which has no such ring, the full one); of more tokens boxes, whose activations an
-// SM takes faster.
+// What should be tried first. Of more than 8 tokens boxes, whose activations an SM takes faster; of
+// fewer boxes too, but in small models. There, where a CTA's rows of gate_up are one block of 32
+// slots, the half ring of so many, and for down that of 16; where they are more, half rings of 16
+// slots, for blocks of few tokens are small ones (with a deferred norm, which has no such ring, the
+// full one).
 bool leads(const DecodeTiling& t, const DecodeShape& s) {
-  if (!is_small(s)) return t.boxes && boxes_lead(t, s);
+  if (!is_small(s) || (s.m > kDecodeRowTokens && s.boxes)) return t.boxes && boxes_lead(t, s);
   const bool narrow = 2 * ceil_div(static_cast<double>(s.h), s.sm_count) <= 2 * kMmaRows;
   if (t.norm_rows > 0) return t.half == narrow;
-  if (!narrow && s.m > kDecodeRowTokens && s.boxes) return t.boxes;
   return t.half && t.rows == (s.gate_up && narrow ? 2 * kMmaRows : kMmaRows);
 }
 
@@ -155,7 +157,7 @@ double decode_model_us(const DecodeTiling& t, const DecodeShape& s) noexcept {
   const auto d = static_cast<double>(s.d);
   const auto h = static_cast<double>(s.h);
   double us = 0;
-  if (t.split > 1) us = t.tokens > kDecodeSpanTokens ? kExchangeUs : kSmallExchangeUs;
+  if (t.split > 1) us = t.split * kExchangeUs;
   if (s.gate_up) {
     // In one launch of both the CTAs are those of down.
     const double rows = s.down ? 2 * ceil_div(h, decode_ctas(t, true, s.d, s.sm_count))
@@ -195,6 +197,26 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
                    });
   std::copy_n(ranked.begin(), std::min(count, out.size()), out.begin());
   return count;
+}
+
+DecodePair decode_first_pair(std::span<const DecodeTiling> gate_up,
+                             const DecodeShape& gate_up_shape, std::span<const DecodeTiling> down,
+                             const DecodeShape& down_shape) noexcept {
+  const auto us = [&](const DecodePair& pair) {
+    const DecodeTiling& first = gate_up[pair.gate_up];
+    DecodeTiling second = down[pair.down];
+    const double both = decode_model_us(first, gate_up_shape) + decode_model_us(second, down_shape);
+    second.split = first.split;
+    return both + (first == second ? 0 : kTwoKernelsUs);
+  };
+  DecodePair best;
+  if (!gate_up[0].boxes || !down[0].boxes) return best;
+  for (std::size_t i = 0; i < gate_up.size() && gate_up[i].boxes; ++i) {
+    for (std::size_t j = 0; j < down.size() && down[j].boxes; ++j) {
+      if (us({i, j}) < us(best)) best = {i, j};
+    }
+  }
+  return best;
 }
 
 int decode_ctas(const DecodeTiling& t, bool down, std::int64_t rows, int sm_count) noexcept {

@@ -59,6 +59,22 @@ struct DecodeShape {
 /// a small model, or few tokens, first. Writes at most out.size(), returns how many there are.
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept;
 
+/// Of two ranked lists, places.
+struct DecodePair {
+  std::size_t gate_up = 0;
+  std::size_t down = 0;
+
+  friend bool operator==(const DecodePair&, const DecodePair&) = default;
+};
+
+/// The tilings of a chain's launches that should be tried first, of what decode_ranked() gave for
+/// each: the first of both but where these are different kernels by boxes and one kernel for both
+/// costs less than that does. Neither list is empty.
+[[nodiscard]] DecodePair decode_first_pair(std::span<const DecodeTiling> gate_up,
+                                           const DecodeShape& gate_up_shape,
+                                           std::span<const DecodeTiling> down,
+                                           const DecodeShape& down_shape) noexcept;
+
 /// CTAs of a launch: one an SM in whole groups of `split`, but no more groups than units: rows of
 /// w_down (`down`: down, or mlp) or pairs of gate_up, or boxes of them.
 [[nodiscard]] int decode_ctas(const DecodeTiling& tiling, bool down, std::int64_t rows,

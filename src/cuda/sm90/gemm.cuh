@@ -18,8 +18,8 @@
 //   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
 //             stage; producers wait, since each writes half of B into both CTAs
 // words in global memory
-//   step_words[p.step_word]  producers of all CTAs, once a turn, where a wave reads more than L2
-//   holds
+//   step_words[p.step_word]  producers of all CTAs, once a turn and every 64 blocks of k, where a
+//   wave reads more than L2 holds
 // mbarriers of gate_up_grad
 //   inputs[s], drained[s]  gate_grad.cuh
 // named barriers (bar.sync / bar.arrive)
@@ -42,13 +42,10 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
   RingCursor<Cfg> ring;
   ring.parity = 1;  // the first pass over the ring finds every stage free
   const int k_blocks = k_blocks_of<Cfg>(p);
-  // CTAs arrive so long before the end of a turn that in step nobody waits for the last to be seen.
+  // CTAs arrive so long before they meet that in step nobody waits for the last to be seen.
   constexpr int kAhead = 8;
-  const int arrival = max(0, k_blocks - kAhead);
   const int clusters = static_cast<int>(gridDim.x) / Cfg::kCluster;
   const int in_full_turns = p.order.tiles / clusters * clusters;
-  // A box of x is no higher than x. What lies below in the stage makes rows that nobody stores.
-  const int input_bytes = Cfg::kTransposedA ? Cfg::kABytes : min(p.m, kTileM) * kTileK * 2;
   Step step(p.step_word);
   bool waited = false;
   if (p.weights_static == 0) {
@@ -57,10 +54,21 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
   }
   for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += clusters) {
     const Tile tile = tile_at<Cfg>(p.order, t);
-    const int stage_bytes = input_bytes + (tile.narrow ? kBoxBytes : Cfg::kBBytes);
+    const InputTile input(p.m, first_row<Cfg>(tile, rank), kTileM);
+    const CUtensorMap& x = Cfg::kTransposedA ? p.x : input.map(p.x, p.x_tail, kTileM);
+    const CUtensorMap& x2 = input.map(p.x2, p.x2_tail, kTileM);
+    const int stage_bytes = (Cfg::kTransposedA ? Cfg::kABytes : input.stage_bytes()) +
+                            (tile.narrow ? kBoxBytes : Cfg::kBBytes);
     if (t >= clusters) step.wait();
+    int meeting = next_meeting(0, k_blocks);
     for (int k = 0; k < k_blocks; ++k) {
-      if (k == arrival && t < in_full_turns) step.arrive();
+      if (t < in_full_turns) {
+        if (k == meeting) {
+          step.wait();
+          meeting = next_meeting(k, k_blocks);
+        }
+        if (k == max(meeting - kAhead, 0)) step.arrive();
+      }
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
       std::uint64_t& full = smem.full(ring.stage);
       ptx::mbarrier_arrive_expect_bytes(full, stage_bytes);
@@ -71,7 +79,7 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
         ptx::wait_for_prerequisites();
         waited = true;
       }
-      load_input<Cfg>(second ? p.x2 : p.x, smem, ring.stage, k0, first_row<Cfg>(tile, rank));
+      load_input<Cfg>(second ? x2 : x, smem, ring.stage, k0, input);
       ring.advance();
     }
   }
@@ -179,7 +187,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
   const int warpgroup = warpgroup_index();
   const int rank = Cfg::kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
   if (threadIdx.x == 256) {
-    ptx::prefetch_tensor_map(p.x);
+    ptx::prefetch_tensor_map(p.m >= kTileM ? p.x : p.x_tail);
     ptx::prefetch_tensor_map(p.w);
   }
   if (threadIdx.x == 0) {

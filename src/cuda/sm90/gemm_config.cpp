@@ -46,16 +46,13 @@ constexpr Tiling kGrads[] = {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Many tokens: every weight is read by several row tiles, and waves decide.
-bool many_tokens(const GemmShape& shape) { return shape.m > kStreamKMaxTokens; }
-
 bool long_k(const GemmShape& shape) { return shape.kind == GemmKind::kGateUp && shape.k > 8192; }
 
 // Share of the best tiling's rate that one reaches when its waves are full;
 // docs/kernels/gate_up.md. A CTA without a partner to share weights with has none to wait for, and
-// several row tiles read the weights in step: in gate_up, and under 128 columns in down of many
-// tokens, it is worth as much as one in a cluster. But 128 x 128 starves on L2: in gate_up with
-// more than eight row tiles, in down of few tokens and in the backward pass with more than one.
+// several row tiles read the weights in step: in gate_up, and under 128 columns in down, it is
+// worth as much as one in a cluster. But 128 x 128 starves on L2: in gate_up with more than eight
+// row tiles, in the backward pass with more than one.
 double efficiency(const Tiling& t, const GemmShape& shape) {
   const std::int64_t row_tiles = ceil_div(shape.m, t.rows);
   const bool shared = t.cluster == 2 || row_tiles == 1;
@@ -70,8 +67,8 @@ double efficiency(const Tiling& t, const GemmShape& shape) {
   if (t.tile_n == 192) return shared ? 1.0 : 0.97;
   switch (shape.kind) {
     case GemmKind::kDown:
-      if (t.cluster == 1 && many_tokens(shape)) return row_tiles <= 8 ? 1.0 : 0.98;
-      return shared ? 0.99 : 0.5;
+      if (t.cluster == 1) return row_tiles <= 8 ? 1.0 : 0.98;
+      return 0.99;
     case GemmKind::kGateUp:
       return 0.96;
     case GemmKind::kGateUpGrad:
@@ -95,15 +92,16 @@ constexpr double kOutOfStepPs = 40.8;
 // start, and takes CTAs out of step further apart.
 constexpr double kLongWavePs = 24.5;
 constexpr double kLongOutOfStepPs = 47.0;
-// The same of down and many tokens, in waves. Not measured by itself: such that 128 x 128 without a
-// cluster is bound by its tensor cores, as it was.
+// The same of down, in waves. Not measured by itself: such that 128 x 128 without a cluster is
+// bound by its tensor cores, as it was.
 constexpr double kDownWavePs = 21.5;
 // Three consumers take this much longer on the tensor cores than two do for as many rows.
-constexpr double kThreeConsumers = 1.2;
-// Microseconds of a launch in waves, of one under stream-K, and of each partial sum of a cut tile.
+constexpr double kThreeConsumers = 1.12;
+// Microseconds of a launch in waves, of one under stream-K, and of each partial sum of a cut tile,
+// of pairs of CTAs twice.
 constexpr double kWaveUs = 4.0;
-constexpr double kStreamKUs = 8.0;
-constexpr double kPartialUs = 1.1e-4;
+constexpr double kStreamKUs = 9.0;
+constexpr double kPartialUs = 1.0e-4;
 // Of gate_up's last epilogue under pingpong, beside which nothing multiplies, for each weight row
 // of a tile; with a single row tile it is within what the memory takes.
 constexpr double kOpenEpilogueUs = 0.013;
@@ -129,23 +127,19 @@ double small_copies(const GemmShape& shape, const Tiling& t) {
 }
 
 double wave_ps(const GemmShape& shape) {
-  if (shape.kind == GemmKind::kDown && many_tokens(shape)) return kDownWavePs;
+  if (shape.kind == GemmKind::kDown) return kDownWavePs;
   return long_k(shape) ? kLongWavePs : kWavePs;
 }
 
 // Picoseconds of a tile of `cols` weight rows, for one of k.
 double tile_ps(const GemmShape& shape, const Tiling& t, int cols) {
   const std::int64_t row_tiles = ceil_div(shape.m, t.rows);
-  const auto rows = static_cast<double>(std::min<std::int64_t>(shape.m, t.rows));
   const double tensor = cols * (static_cast<double>(t.rows) / kTileM) * kTensorPs;
   const double stage = (t.rows + static_cast<double>(cols) / t.cluster) * wave_ps(shape);
-  // NOTE: rows of a box behind the matrix cost more than rows of it: 90, 80 and 67 us at 8B's
-  // gate_up with 16, 64 and 128 tokens.
-  const double empty = row_tiles == 1 ? 1.4 - 0.4 * rows / kTileM : 1.0;
   const double multiply = tensor / efficiency(t, shape);
   // Where row tiles share weights gate_up's stages come in time, but as efficiency() says.
   const bool fed = shape.kind == GemmKind::kGateUp && row_tiles > 1;
-  return (fed ? multiply : std::max(multiply, stage * empty)) * small_copies(shape, t);
+  return (fed ? multiply : std::max(multiply, stage)) * small_copies(shape, t);
 }
 
 // Picoseconds of all waves, for one of k. Narrow tiles fill the last wave of whole ones first.
@@ -199,7 +193,7 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   const double fix_up = t.rows == 192 && t.tile_n == 224 ? 3.0 : 1.0;
   const double unit = std::max(multiply, stage) * small_copies(shape, t);
   return std::max(share * unit, reads * memory) * column_us + kStreamKUs +
-         fix_up * pieces * t.rows * t.tile_n * kPartialUs;
+         fix_up * pieces * t.cluster * t.rows * t.tile_n * kPartialUs;
 }
 
 ColumnCut column_cut(const GemmShape& shape, const Tiling& t) noexcept {

@@ -42,9 +42,11 @@ struct GradRows {
 };
 
 struct GemmParams {
-  CUtensorMap x;    // [m, k]: x, h, dy or dg, box 64 x 128; weight grad: [k, m], box 64 x 64
-  CUtensorMap w;    // gate_up: the paired view of gate and up; down: [n, k]; gradients: [k, n]
-  CUtensorMap x2;   // input grad: of the second product, du
+  CUtensorMap x;       // [m, k]: x, h, dy or dg, box 64 x 128; weight grad: [k, m], box 64 x 64
+  CUtensorMap x_tail;  // as x, box 64 x the rows of the last row tile, if it is not whole
+  CUtensorMap w;       // gate_up: the paired view of gate and up; down: [n, k]; gradients: [k, n]
+  CUtensorMap x2;      // input grad: of the second product, du
+  CUtensorMap x2_tail;
   CUtensorMap w2;   // as x2, W_up
   CUtensorMap out;  // [m, n]: h, y or dx; this one and the next four by the boxes of out_box()
   CUtensorMap g;    // gate_up writes it if `save`, gate_up_grad reads it

@@ -128,19 +128,35 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
   }
 }
 
+// The part of an A operand that a CTA's row tile, of `rows` rows from row m0, reads. NOTE: no more
+// rows than there are, for the copy engine takes longer over rows of a box that lie behind the
+// matrix than over rows of it. What lies below them in a stage makes rows that nobody stores.
+struct InputTile {
+  int m0;
+  int rows;
+  __device__ __forceinline__ InputTile(int m, int first, int tile_rows)
+      : m0(first), rows(min(max(m - first, 0), tile_rows)) {}
+  // Whole tiles by one map, the last one by another, whose boxes are as high as it is.
+  __device__ __forceinline__ const CUtensorMap& map(const CUtensorMap& whole,
+                                                    const CUtensorMap& tail, int tile_rows) const {
+    return rows == tile_rows ? whole : tail;
+  }
+  __device__ __forceinline__ int stage_bytes() const { return rows * kTileK * 2; }
+};
+
 // This CTA's rows of one stage of A.
 template <class Cfg>
 __device__ __forceinline__ void load_input(const CUtensorMap& map, const Smem<Cfg>& smem, int stage,
-                                           int k, int m0) {
+                                           int k, const InputTile& tile) {
   std::uint64_t& full = smem.full(stage);
   if constexpr (Cfg::kTransposedA) {
 #pragma unroll
     for (int box = 0; box < kTileM / kColumnBox; ++box) {
-      const std::int32_t at[5] = {m0 + box * kColumnBox, k};
+      const std::int32_t at[5] = {tile.m0 + box * kColumnBox, k};
       ptx::tensor_copy<1, 2>(smem.a(stage) + box * kBoxBytes, map, at, full);
     }
-  } else {
-    const std::int32_t at[5] = {k, m0};
+  } else if (tile.rows > 0) {
+    const std::int32_t at[5] = {k, tile.m0};
     ptx::tensor_copy<1, 2>(smem.a(stage), map, at, full);
   }
 }

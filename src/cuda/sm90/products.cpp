@@ -31,23 +31,23 @@ Status encode_boxes(const Matrix& matrix, const Box& box, CUtensorMap& out) {
   return {};
 }
 
-// The A operand, x, h, dy or dg: the rows that there are, since those behind the matrix would cost
-// more than those of it. Stream-K's kernel is told the height (box_rows); the other's tiles have
-// kTileM rows whatever the tiling says, and it expects the bytes of so many.
-Box input_box(const Call& call, const Tiling& tiling) {
+// The A operand, x, h, dy or dg: whole row tiles, and the last one if it is not (InputTile). Tiles
+// have kTileM rows whatever the tiling says, but under stream-K.
+Status encode_input(const Matrix& matrix, const Tiling& tiling, CUtensorMap& whole,
+                    CUtensorMap& tail) {
   const int rows = tiling.stream_k ? tiling.rows : kTileM;
-  return {kTileK, static_cast<int>(std::min<std::int64_t>(call.problem.m, rows))};
+  if (matrix.spec.rows >= rows) SLUICE_TRY(encode_boxes(matrix, {kTileK, rows}, whole));
+  const auto left = static_cast<int>(matrix.spec.rows % rows);
+  return left == 0 ? Status{} : encode_boxes(matrix, {kTileK, left}, tail);
 }
 
 OutputRows rows_of(const Matrix& matrix) {
   return {static_cast<char*>(matrix.base), matrix.spec.layout.row_stride_bytes};
 }
 
-StreamKParams stream_k_params(const Call& call, const Box& box, const GemmParams& gemm,
-                              const Matrix& out) {
+StreamKParams stream_k_params(const Call& call, const GemmParams& gemm, const Matrix& out) {
   StreamKParams params{};
   params.gemm = gemm;
-  params.box_rows = box.rows;
   params.out = rows_of(out);
   params.partials = call.partials;
   params.header = call.header;
@@ -104,16 +104,13 @@ Status gate_up(const Call& call, const Tiling& tiling, const Matrix& h, const Ma
     params.bias0 = call.operands.b_gate;
     params.bias1 = call.operands.b_up;
   }
-  const Matrix x = call.at(Operand::kX);
+  SLUICE_TRY(encode_input(call.at(Operand::kX), tiling, params.x, params.x_tail));
   if (tiling.stream_k) {
-    const Box rows = input_box(call, tiling);
-    SLUICE_TRY(encode_boxes(x, rows, params.x));
-    StreamKParams streamed = stream_k_params(call, rows, params, h);
+    StreamKParams streamed = stream_k_params(call, params, h);
     streamed.g = rows_of(g);
     streamed.u = rows_of(u);
     return launch_stream_k(launch_of(call, tiling), GemmKind::kGateUp, streamed);
   }
-  SLUICE_TRY(encode_boxes(x, input_box(call, tiling), params.x));
   const Box box = out_box(tiling, GemmKind::kGateUp);
   SLUICE_TRY(encode_boxes(h, box, params.out));
   if (params.save != 0) {
@@ -135,13 +132,11 @@ Status down(const Call& call, const Tiling& tiling, const Matrix& h) noexcept {
     params.residual_row_bytes = residual.spec.layout.row_stride_bytes;
   }
   const Matrix y = call.at(Operand::kY);
+  SLUICE_TRY(encode_input(h, tiling, params.x, params.x_tail));
   if (tiling.stream_k) {
-    const Box rows = input_box(call, tiling);
-    SLUICE_TRY(encode_boxes(h, rows, params.x));
-    StreamKParams streamed = stream_k_params(call, rows, params, y);
+    StreamKParams streamed = stream_k_params(call, params, y);
     return launch_stream_k(launch_of(call, tiling), GemmKind::kDown, streamed);
   }
-  SLUICE_TRY(encode_boxes(h, input_box(call, tiling), params.x));
   SLUICE_TRY(encode_boxes(y, out_box(tiling, GemmKind::kDown), params.out));
   return launch_down(launch_of(call, tiling), params);
 }
@@ -149,7 +144,7 @@ Status down(const Call& call, const Tiling& tiling, const Matrix& h) noexcept {
 Status gate_up_grad(const Call& call, const Tiling& tiling, const Matrix& g, const Matrix& u,
                     const Matrix& dg, const Matrix& du, const Matrix& h) noexcept {
   GemmParams params = params_of(call, call.problem.h, call.problem.d);
-  SLUICE_TRY(encode_boxes(call.at(Operand::kDy), input_box(call, tiling), params.x));
+  SLUICE_TRY(encode_input(call.at(Operand::kDy), tiling, params.x, params.x_tail));
   // W_down [D, H] is the B operand as it lies, one row of k after the other.
   SLUICE_TRY(encode_boxes(call.at(Operand::kWDown), column_box(tiling), params.w));
   const Box box = out_box(tiling, GemmKind::kGateUpGrad);
@@ -167,8 +162,8 @@ Status gate_up_grad(const Call& call, const Tiling& tiling, const Matrix& g, con
 Status input_grad(const Call& call, const Tiling& tiling, const Matrix& dg,
                   const Matrix& du) noexcept {
   GemmParams params = params_of(call, call.problem.d, call.problem.h);
-  SLUICE_TRY(encode_boxes(dg, input_box(call, tiling), params.x));
-  SLUICE_TRY(encode_boxes(du, input_box(call, tiling), params.x2));
+  SLUICE_TRY(encode_input(dg, tiling, params.x, params.x_tail));
+  SLUICE_TRY(encode_input(du, tiling, params.x2, params.x2_tail));
   SLUICE_TRY(encode_boxes(call.at(Operand::kWGate), column_box(tiling), params.w));
   SLUICE_TRY(encode_boxes(call.at(Operand::kWUp), column_box(tiling), params.w2));
   SLUICE_TRY(

@@ -14,6 +14,15 @@ namespace sluice::cuda::sm90 {
 // one word at the same time only disturb each other's step.
 static __device__ BarrierWord step_words[kStepWords];
 
+// In a turn that all CTAs have they meet at its end, and every so many blocks of k (some 30 us)
+// before it: SMs differ by some percent, which in a turn of 300 us is more than kPatienceNs.
+inline constexpr int kStepBlocks = 64;
+
+// The block of k at which CTAs meet that have met at block k.
+__device__ __forceinline__ int next_meeting(int k, int k_blocks) {
+  return k_blocks - k < 2 * kStepBlocks ? k_blocks : k + kStepBlocks;
+}
+
 // Keeps the CTAs of a grid in step: they read the same rows and columns at about the same k, and
 // where a wave reads more than L2 holds, one that has run ahead finds nothing there that others
 // left, nor leaves anything. A hint, on which nothing depends but time: no data passes, and who has
@@ -24,7 +33,7 @@ class Step {
  public:
   __device__ __forceinline__ explicit Step(int word) : word_(word), waits_(word >= 0) {}
 
-  // In every turn that all CTAs have.
+  // Before each wait(), in turns that all CTAs have.
   __device__ __forceinline__ void arrive() {
     if (word_ < 0) return;
     ticket_ =

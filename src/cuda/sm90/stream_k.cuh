@@ -8,9 +8,9 @@
 //   last warpgroup   producer: one thread issues every TMA load
 // shared memory
 //   stages x { A: rows x 64, B: N x 64 } elements, 128-byte swizzle | mbarriers
-//   With fewer tokens than rows a copy brings the tokens' rows alone. The rows behind them hold
-//   what was there, NaNs included: row i of a product depends on row i of A alone, and those rows
-//   are neither stored nor left as partial sums.
+//   Of a row tile that ends behind x a copy brings x's rows alone. The rows behind them hold what
+//   was there, NaNs included: row i of a product depends on row i of A alone, and those rows are
+//   neither stored nor left as partial sums.
 // mbarriers, per stage, as in gemm.cuh
 //   full[s]   1 arrival (the producer's expect_tx) and the stage's bytes; consumers wait
 //   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
@@ -69,16 +69,22 @@ __device__ __forceinline__ int stream_k_row(Tile tile, int rank) {
 }
 
 template <class Cfg>
+__device__ __forceinline__ InputTile input_tile(const StreamKParams& p, Tile tile, int rank) {
+  return {p.gemm.m, stream_k_row<Cfg>(tile, rank), Cfg::kRows};
+}
+
+template <class Cfg>
 __device__ __forceinline__ void load_rows(const StreamKParams& p, const Smem<Cfg>& smem, int stage,
                                           const UnitCursor& at, int rank) {
-  const std::int32_t corner[5] = {at.k * kTileK, stream_k_row<Cfg>(at.tile, rank)};
-  ptx::tensor_copy<1, 2>(smem.a(stage), p.gemm.x, corner, smem.full(stage));
+  const InputTile input = input_tile<Cfg>(p, at.tile, rank);
+  const CUtensorMap& map = input.map(p.gemm.x, p.gemm.x_tail, Cfg::kRows);
+  load_input<Cfg>(map, smem, stage, at.k * kTileK, input);
 }
 
 template <class Cfg>
 __device__ __forceinline__ void load_columns(const StreamKParams& p, const Smem<Cfg>& smem,
                                              int stage, const UnitCursor& at, int rank) {
-  const std::uint32_t bytes = Cfg::kBBytes + p.box_rows * kTileK * 2;
+  const int bytes = Cfg::kBBytes + input_tile<Cfg>(p, at.tile, rank).stage_bytes();
   ptx::mbarrier_arrive_expect_bytes(smem.full(stage), bytes);
   load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.tile, rank);
 }

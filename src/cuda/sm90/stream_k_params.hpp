@@ -14,9 +14,8 @@ struct OutputRows {
 };
 
 struct StreamKParams {
-  GemmParams gemm;          // x with boxes of 64 x box_rows; its output maps are not used
+  GemmParams gemm;          // x with boxes of the tiling's rows; its output maps are not used
   StreamK schedule;         // set by the launch
-  int box_rows;             // rows of x that a stage brings: min(m, rows of the tiling)
   OutputRows out;           // h or y
   OutputRows g;             // gate_up, if gemm.save
   OutputRows u;             // as g
