@@ -49,6 +49,7 @@ ordered_json describe(const Device& d) {
   if (d.backend == Backend::kCpu) {
     out["threads"] = d.threads;
     out["simd_targets"] = simd_names(d);
+    out["slow_bf16_products"] = d.slow_bf16_products;
     out["l1d_bytes"] = d.l1d_bytes;
     out["l2_bytes"] = d.l2_bytes;
     out["l3_bytes"] = d.l3_bytes;
@@ -70,9 +71,13 @@ ordered_json describe(const Device& d) {
 
 void print_device(const Device& d) {
   if (d.backend == Backend::kCpu) {
+    const auto bf16 = static_cast<unsigned>(SimdTarget::kAvx512Bf16);
+    const bool has_bf16 = (d.simd_targets >> bf16 & 1U) != 0;
     fmt::print("cpu     {}\n", d.name);
-    fmt::print("        {} threads, SIMD {}; L1d {}, L2 {}, L3 {}; memory {}\n", d.threads,
-               fmt::join(simd_names(d), " "), human_bytes(static_cast<double>(d.l1d_bytes)),
+    fmt::print("        {} threads, SIMD {}{}; L1d {}, L2 {}, L3 {}; memory {}\n", d.threads,
+               fmt::join(simd_names(d), " "),
+               has_bf16 && d.slow_bf16_products ? " (whose products are slow)" : "",
+               human_bytes(static_cast<double>(d.l1d_bytes)),
                human_bytes(static_cast<double>(d.l2_bytes)),
                human_bytes(static_cast<double>(d.l3_bytes)),
                human_bytes(static_cast<double>(d.memory_bytes)));

@@ -110,10 +110,10 @@ double rounding_error(double magnitude, DType dtype) noexcept {
 
 Rounding::Rounding(const Problem& problem)
     : gate_(problem.gate),
-      scaled_sums_(problem.x_dtype == DType::kBF16 &&
-                   (problem.w_dtype == DType::kQ8_0 || problem.w_dtype == DType::kQ4_0)),
-      flushes_bf16_(scaled_sums_ ||
-                    (problem.x_dtype == DType::kBF16 && problem.w_dtype == DType::kBF16)) {
+      fixed_tokens_((problem.x_dtype == DType::kBF16 || problem.x_dtype == DType::kF16) &&
+                    (problem.w_dtype == DType::kQ8_0 || problem.w_dtype == DType::kQ4_0)),
+      flushes_bf16_(problem.x_dtype == DType::kBF16 &&
+                    (fixed_tokens_ || problem.w_dtype == DType::kBF16)) {
   bool fp64 = false;
   for (const OperandSpec& spec : operand_specs(problem)) {
     fp64 = fp64 || (spec.access != Access::kUnused && spec.dtype == DType::kF64);
@@ -142,7 +142,7 @@ Uncertain Rounding::dot(const TermSums& sums) const noexcept {
   // Gradual underflow costs u of the smallest normal number; a dot product of bf16 may have none,
   // nor read subnormals. Where a block's scale or a norm's comes after the sum, what was flushed is
   // multiplied by it.
-  const double largest_scale = std::max(scaled_sums_ ? largest(DType::kF16) : 1, sums.scale);
+  const double largest_scale = std::max(fixed_tokens_ ? largest(DType::kF16) : 1, sums.scale);
   const bool unread = flushes_bf16_ && sums.subnormal > 0;
   const double flushed = roundings * tiny_ * (flushes_bf16_ ? largest_scale : u_) +
                          (unread && std::isfinite(sums.subnormal) ? sums.subnormal : 0);
@@ -155,10 +155,19 @@ Uncertain Rounding::dot(const TermSums& sums) const noexcept {
   // overflown, and an infinite scale is multiplied with a sum in place of its terms.
   constexpr double kLargestInteger = 128;
   const bool scaled =
-      scaled_sums_ && (!std::isfinite(sums.value) || kLargestInteger * sums.tokens > max_);
+      fixed_tokens_ && (!std::isfinite(sums.value) || kLargestInteger * sums.tokens > max_);
   out.may_overflow = sums.may_overflow || whole > max_ * std::min(1.0, sums.scale) || scaled ||
                      (unread && !std::isfinite(sums.subnormal));
   return out;
+}
+
+double Rounding::fixed_error(double largest) const noexcept {
+  if (!fixed_tokens_) return 0;
+  // 15 bits below the power of two that the largest reaches; a unit is no less than 2^-126.
+  constexpr int kBits = 15;
+  constexpr int kLeast = -126;
+  const int exponent = largest > 0 ? std::ilogb(largest) : kLeast;
+  return std::ldexp(0.5, std::max(exponent - kBits + 1, kLeast));
 }
 
 Uncertain Rounding::stored(Uncertain v, DType dtype) const noexcept {

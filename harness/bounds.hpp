@@ -68,6 +68,12 @@ class Rounding {
   /// A dot product computed in the accumulator.
   [[nodiscard]] Uncertain dot(const TermSums& sums) const noexcept;
 
+  /// Whether tokens may be rounded to fixed point before they are multiplied.
+  [[nodiscard]] bool fixed_tokens() const noexcept { return fixed_tokens_; }
+
+  /// Half the unit of a block of tokens in fixed point whose largest magnitude is `largest`.
+  [[nodiscard]] double fixed_error(double largest) const noexcept;
+
   /// `v` after it may have been rounded to `dtype`.
   [[nodiscard]] Uncertain stored(Uncertain v, DType dtype) const noexcept;
 
@@ -90,7 +96,7 @@ class Rounding {
   double u_;
   double max_;
   double tiny_;        // the accumulator's smallest normal number: what may be flushed to zero
-  bool scaled_sums_;   // integers of blocks times bf16: their scales may come after the sum
+  bool fixed_tokens_;  // 16 bits times integers of blocks: scales may come after the sum
   bool flushes_bf16_;  // products of bf16: of subnormals and to zero
   double lambda_ = 0;
 };

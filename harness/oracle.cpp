@@ -128,6 +128,30 @@ struct UncertainRow {
   [[nodiscard]] std::size_t size() const { return value.size(); }
 };
 
+// A token as a kernel may read it: each block of columns in fixed point. An element that is known
+// for sure and a multiple of the unit is not rounded.
+void round_to_fixed(const Rounding& rounding, UncertainRow& row) {
+  if (!rounding.fixed_tokens()) return;
+  for (std::size_t begin = 0; begin < row.size(); begin += kBlockElems) {
+    const std::size_t end = std::min(begin + kBlockElems, row.size());
+    double largest = 0;
+    for (std::size_t i = begin; i < end; ++i) {
+      if (!std::isfinite(row.value[i])) continue;
+      largest =
+          std::max(largest, std::fabs(row.value[i]) + row.bound[i] + std::fabs(row.common[i]));
+    }
+    const double error = rounding.fixed_error(largest);
+    for (std::size_t i = begin; i < end; ++i) {
+      const bool sure = row.bound[i] == 0 && row.common[i] == 0;
+      if (!std::isfinite(row.value[i]) || (sure && std::fmod(row.value[i], 2 * error) == 0)) {
+        continue;
+      }
+      row.bound[i] += error;
+      row.spread[i] = std::hypot(row.spread[i], error);
+    }
+  }
+}
+
 // Whether the errors of a row's elements are independent, or may all be the same one.
 enum class Errors { kIndependent, kAlike };
 
@@ -266,6 +290,7 @@ const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
   }
   if (!p.norm.enabled) {
     out.n = out.r;
+    round_to_fixed(rounding, out.n);
     return prologues.emplace(m, std::move(out)).first->second;
   }
   const auto d = static_cast<double>(p.d);
@@ -304,6 +329,7 @@ const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
     }
     out.n.push(rounding.stored(n, p.x_dtype));
   }
+  round_to_fixed(rounding, out.n);
   return prologues.emplace(m, std::move(out)).first->second;
 }
 
@@ -313,8 +339,9 @@ Uncertain Oracle::State::project(Operand weight, Operand bias, std::int64_t m, s
   matrix(weight).read_row(j, row);
   const Prologue& head = prologue(m);
   const UncertainRow& n = head.n;
-  TermSums sums = p.norm.enabled ? dot_uncertain(n, row.data())
-                                 : dot_exact(n.value.data(), row.data(), row.size());
+  TermSums sums = p.norm.enabled || rounding.fixed_tokens()
+                      ? dot_uncertain(n, row.data())
+                      : dot_exact(n.value.data(), row.data(), row.size());
   if (head.late_scale) {
     sums.scale = *head.late_scale;
     sums.terms += 1;  // its rounding
@@ -343,6 +370,7 @@ const UncertainRow& Oracle::State::h_row(std::int64_t m) {
   } else {
     for (std::int64_t j = 0; j < p.h; ++j) row.push(rounding.stored(h_at(m, j), p.x_dtype));
   }
+  round_to_fixed(rounding, row);
   return h_rows.emplace(m, std::move(row)).first->second;
 }
 

@@ -40,15 +40,16 @@ struct Device {
   int sm_count = 0;              ///< streaming multiprocessors; 0 for the CPU
   int smem_per_block_bytes = 0;  ///< opt-in maximum of one block; 0 for the CPU
   bool cooperative_launch = false;
-  int cublaslt_version = 0;        ///< Hopper: of the cuBLASLt that this process found, as
-                                   ///< cublasLtGetVersion says it, e.g. 130100; 0 for none
-  int driver_version = 0;          ///< as CUDA reports it, e.g. 13000; 0 for the CPU
-  int runtime_version = 0;         ///< the CUDA runtime in this library; 0 for the CPU
-  int threads = 1;                 ///< CPU: hardware threads this process may use; at least 1
-  std::uint32_t simd_targets = 1;  ///< CPU: bit i is set where SimdTarget(i) can run
-  std::int64_t l1d_bytes = 0;      ///< CPU: of one core; 0 where unknown
-  std::int64_t l2_bytes = 0;       ///< CPU: of one core; GPU: of the device
-  std::int64_t l3_bytes = 0;       ///< CPU: of the socket; 0 where unknown or a GPU
+  int cublaslt_version = 0;         ///< Hopper: of the cuBLASLt that this process found, as
+                                    ///< cublasLtGetVersion says it, e.g. 130100; 0 for none
+  int driver_version = 0;           ///< as CUDA reports it, e.g. 13000; 0 for the CPU
+  int runtime_version = 0;          ///< the CUDA runtime in this library; 0 for the CPU
+  int threads = 1;                  ///< CPU: hardware threads this process may use; at least 1
+  std::uint32_t simd_targets = 1;   ///< CPU: bit i is set where SimdTarget(i) can run
+  bool slow_bf16_products = false;  ///< CPU: AVX-512 BF16 multiplies slower than FMA in fp32
+  std::int64_t l1d_bytes = 0;       ///< CPU: of one core; 0 where unknown
+  std::int64_t l2_bytes = 0;        ///< CPU: of one core; GPU: of the device
+  std::int64_t l3_bytes = 0;        ///< CPU: of the socket; 0 where unknown or a GPU
   std::int64_t memory_bytes = 0;
   char name[96]{};  ///< as the CPU or driver names itself
 };

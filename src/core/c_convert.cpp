@@ -148,6 +148,7 @@ Expected<Device> to_cpp(const sluice_device* given) noexcept {
   d.runtime_version = c.runtime_version;
   d.threads = c.threads;
   d.simd_targets = c.simd_targets;
+  SLUICE_TRY(convert("device.slow_bf16_products", c.slow_bf16_products, &d.slow_bf16_products));
   d.l1d_bytes = c.l1d_bytes;
   d.l2_bytes = c.l2_bytes;
   d.l3_bytes = c.l3_bytes;
@@ -171,6 +172,7 @@ sluice_device to_c(const Device& d) noexcept {
   c.runtime_version = d.runtime_version;
   c.threads = d.threads;
   c.simd_targets = d.simd_targets;
+  c.slow_bf16_products = d.slow_bf16_products;
   c.l1d_bytes = d.l1d_bytes;
   c.l2_bytes = d.l2_bytes;
   c.l3_bytes = d.l3_bytes;

@@ -59,16 +59,18 @@ void take_scratch(Schedule& s, Arena& arena, std::int64_t tasks) {
   s.panels = arena.take(each * s.threads);
 }
 
-// Rows a task of dot products, a multiple of the 8 that kernels take at once: the fewest tasks a
-// thread that the limits allow, or up to two more where that leaves less to the thread with most.
-std::int64_t dot_task_rows(std::int64_t row_bytes, std::int64_t rows, int threads) {
+// Rows a task of dot products, a multiple of `unit`, itself one of the 8 that kernels take at once:
+// the fewest tasks a thread that the limits allow, or up to two more where that leaves less to the
+// thread with most.
+std::int64_t dot_task_rows(std::int64_t row_bytes, std::int64_t rows, std::int64_t unit,
+                           int threads) {
   const std::int64_t most =
-      std::clamp<std::int64_t>(kDotTaskBytes / row_bytes / 8 * 8, 8, kMaxDotRows);
+      std::clamp<std::int64_t>(kDotTaskBytes / row_bytes / unit * unit, unit, kMaxDotRows);
   const std::int64_t least_each = std::max(kDotTasksEach, ceil_div(rows, most * threads));
   std::int64_t best = most;
   std::int64_t least_share = std::numeric_limits<std::int64_t>::max();
   for (std::int64_t each = least_each; each < least_each + 3; ++each) {
-    const std::int64_t task = round_up(ceil_div(rows, each * threads), 8);
+    const std::int64_t task = round_up(ceil_div(rows, each * threads), unit);
     const std::int64_t share = ceil_div(ceil_div(rows, task), threads) * task;
     if (share < least_share) {
       least_share = share;
@@ -79,13 +81,23 @@ std::int64_t dot_task_rows(std::int64_t row_bytes, std::int64_t rows, int thread
 }
 
 void schedule_dots(const Problem& p, Schedule& s, Arena& arena) {
-  s.dot_cols = dot_task_rows(bytes_of(p.w_dtype, p.d), p.h, s.threads);
-  s.dot_rows = dot_task_rows(bytes_of(p.w_dtype, p.h), p.d, s.threads);
+  // In fixed point h is stored by whole blocks.
+  const std::int64_t cols_unit = s.fixed && p.op == Op::kMlp ? kBlockElems : 8;
+  s.dot_cols = dot_task_rows(bytes_of(p.w_dtype, p.d), p.h, cols_unit, s.threads);
+  s.dot_rows = dot_task_rows(bytes_of(p.w_dtype, p.h), p.d, 8, s.threads);
   const auto tokens_bytes = [&](std::int64_t k) {
+    if (s.fixed) return p.m * FixedRows::stride_bytes(k);
     return p.m * token_stride(k, s.pairs) * size_bytes(token_dtype(p, s.pairs, k));
   };
   s.input = arena.take(tokens_bytes(p.op == Op::kDown ? p.h : p.d));
   if (p.op == Op::kMlp) s.hidden = arena.take(tokens_bytes(p.h));
+}
+
+// Whether tokens are multiplied in fixed point: those of 16 bits, with integers of blocks, where
+// they do not stay bf16.
+bool in_fixed_point(const Problem& p, const Schedule& s, const DotKernels& k) {
+  return s.dots && !s.pairs && p.x_dtype != DType::kF32 && p.m <= k.max_fixed_tokens &&
+         k.fixed_dots[static_cast<std::size_t>(p.w_dtype)] != nullptr;
 }
 
 // Whether weights can be multiplied where they lie, by one vector of tokens.
@@ -220,6 +232,13 @@ bool multiplies_bf16(const Problem& p) noexcept {
   return p.w_dtype == DType::kBF16 && (forward || (backward && p.y_dtype == DType::kBF16));
 }
 
+bool prefers_bf16_products(const Problem& p, const Device& device) noexcept {
+  if (!multiplies_bf16(p)) return false;
+  const bool one_token =
+      p.m == 1 && p.w_dtype == DType::kBF16 && p.op != Op::kGateUpGrad && p.op != Op::kMlpGrad;
+  return !device.slow_bf16_products || one_token;
+}
+
 DType token_dtype(const Problem& p, bool pairs, std::int64_t width) noexcept {
   if (pairs) return DType::kBF16;
   const bool own = p.m == 1 && p.w_dtype == p.x_dtype && width > DotKernels::kMaxWideCols;
@@ -245,6 +264,7 @@ Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept {
     case Op::kMlp:
     case Op::kDown:
       s.dots = p.m <= max_dot_tokens(p, target);
+      s.fixed = in_fixed_point(p, s, dot_kernels(target));
       s.in_place = !s.dots && in_place(p, k) && p.m <= k.lanes;
       if (s.dots) {
         schedule_dots(p, s, arena);

@@ -27,6 +27,13 @@ inline constexpr std::int64_t kMaxPassRows = 256;
 /// target's tiles. Widened, a K block of them takes 102 KiB of L2.
 inline constexpr std::int64_t kMaxForwardRows = 96;
 
+/// Weight rows that are widened into L1 at once: a tile's. 12 by a K block are 13 KiB, which stay
+/// there beside the panel that streams from L2, 32 KiB, where twice as many would be pushed out by
+/// it, and be written and read through L2. A narrow last panel has tiles of twice the rows.
+[[nodiscard]] constexpr std::int64_t strip_rows(const GemmKernels& kernels, bool narrow) noexcept {
+  return (narrow ? std::int64_t{2} : std::int64_t{1}) * kernels.tile_rows;
+}
+
 /// From here on fp32 weights by one vector of tokens are multiplied in place rather than by dot
 /// products, which then need three passes over a group of rows. The time does not depend on how
 /// many lanes have tokens: 12 of 16 are faster as dot products.
@@ -77,6 +84,7 @@ struct Schedule {
   bool dots = false;             ///< few tokens: dot products, else the GEMM
   bool in_place = false;         ///< GEMM of one narrow panel: weights are read where they lie
   bool pairs = false;            ///< tokens stay bf16, multiplied in pairs
+  bool fixed = false;            ///< dot products: tokens in fixed point, multiplied as integers
   int threads = 1;               ///< at most this many share a region
   std::int64_t dot_cols = 0;     ///< dot products: gate and as many up rows of a task
   std::int64_t dot_rows = 0;     ///< w_down's rows of a task
@@ -106,6 +114,11 @@ struct Schedule {
 /// is bf16 (h, dg and du are rounded to x's type before they are read), or the integers of q8_0 and
 /// q4_0 are, with their scales behind the sum.
 [[nodiscard]] bool multiplies_bf16(const Problem& problem) noexcept;
+
+/// Whether they are also the fastest that the device has. Where its products of bf16 are slow, only
+/// for one token by weights in bf16, which waits for memory whatever multiplies it: widening is
+/// then one instruction more. By weights in blocks fixed point is faster.
+[[nodiscard]] bool prefers_bf16_products(const Problem& problem, const Device& device) noexcept;
 
 /// Forward operators of up to so many tokens are dot products.
 [[nodiscard]] std::int64_t max_dot_tokens(const Problem& problem, SimdTarget target) noexcept;

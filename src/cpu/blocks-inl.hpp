@@ -36,7 +36,7 @@ HWY_INLINE std::uint16_t bits_at(const void* p, std::size_t offset) {
 // weights do.
 inline constexpr int kScaleRun = 16;
 
-template <class T>
+template <class T, class D = F32>
 struct ScaleRun {
   static constexpr bool kHasLeast = T::kDType == DType::kQ4_1;
   alignas(64) float d[kScaleRun];
@@ -66,8 +66,8 @@ struct ScaleRun {
       for (int b = 0; b < count; ++b) words[b / 4] |= half(b) << (b % 4 * 16);
     }
     const auto* const bits = reinterpret_cast<const char*>(words);
-    for (int b = 0; b < kScaleRun; b += kLanes) {
-      hn::Store(cpu::HWY_NAMESPACE::load<math::F16>(F32(), bits + 2 * b), F32(), out + b);
+    for (int b = 0; b < kScaleRun; b += kLanesOf<D>) {
+      hn::Store(cpu::HWY_NAMESPACE::load<math::F16>(D(), bits + 2 * b), D(), out + b);
     }
   }
 };

@@ -16,6 +16,7 @@
 #include <algorithm>
 
 #include "cpu/decode_blocks-inl.hpp"
+#include "cpu/decode_fixed-inl.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/next_rows.hpp"
 #include "cpu/vector-inl.hpp"
@@ -294,13 +295,24 @@ void dots(const void* const* lines, int count, const float* x, std::int64_t ldx,
   }
 }
 
+// Integers are faster where a target multiplies their vectors at all.
+constexpr DotKernels with_fixed(DotKernels kernels) {
+#if HWY_TARGET != HWY_EMU128
+  kernels.fixed_dots[static_cast<std::size_t>(DType::kQ8_0)] = fixed_dots_of_blocks<math::Q8_0>;
+  kernels.fixed_dots[static_cast<std::size_t>(DType::kQ4_0)] = fixed_dots_of_blocks<math::Q4_0>;
+  kernels.max_fixed_tokens = 1;
+  kernels.to_fixed = to_fixed;
+#endif
+  return kernels;
+}
+
 inline const DotKernels& dot_table() {
-  static constexpr DotKernels kTable = {
+  static constexpr DotKernels kTable = with_fixed({
       .max_tokens = kLanes == 16 ? 16 : 12,
       .dots = {dots<math::BF16>, dots<math::F16>, dots<float>, nullptr, dots_of_blocks<math::Q8_0>,
                dots_of_blocks<math::Q4_0>, dots_of_blocks<math::Q4_1>},
       .own_dots = {dot_one_token<math::BF16, math::BF16>, dot_one_token<math::F16, math::F16>},
-  };
+  });
   static_assert(kTable.max_tokens <= DotKernels::kMaxTokens);
   return kTable;
 }

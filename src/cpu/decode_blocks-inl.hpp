@@ -53,26 +53,70 @@ struct RunPosition {
   }
 };
 
-// out[t * ldo + i] = row i times token t, for groups * kRows rows.
+// Tokens in fp32, x[t * ldx + k]: what widened weights are multiplied with.
+struct WideTokens {
+  const float* x;
+  std::int64_t ldx;
+  [[nodiscard]] WideTokens from(std::int64_t token) const { return {x + token * ldx, ldx}; }
+};
+
+// How a group's blocks meet tokens in fp32, with the scales of two runs.
 template <class T, int kRows, int kTokens>
-HWY_NOINLINE void dot_groups(const void* const* lines, int groups, const float* x, std::int64_t ldx,
+class WideProducts {
+ public:
+  using D = F32;
+  using Tokens = WideTokens;
+
+  explicit WideProducts(const WideTokens& tokens) : tokens_(tokens) {}
+
+  HWY_INLINE void load_scales(int buffer, int i, const RunPosition<T, kRows>& run) {
+    scales_[buffer][i].load(run.row(i), run.blocks());
+  }
+  // sum[i][t] += the b-th block of each run, which begins at column k, by each token.
+  HWY_INLINE void add_block(int buffer, const char* const (&line)[kRows], std::int64_t k, int b,
+                            hn::Vec<D> (&sum)[kRows][kTokens]) const {
+    const float* const at = tokens_.x + k + b * kBlockElems;
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      hn::Vec<D> w[kBlockVecs];
+      load_block<T>(line[i] + b * sizeof(T), scales_[buffer][i].at(b), w);
+#pragma GCC unroll 4
+      for (int t = 0; t < kTokens; ++t) {
+#pragma GCC unroll 8
+        for (int v = 0; v < kBlockVecs; ++v) {
+          const auto x = hn::LoadU(D(), at + t * tokens_.ldx + v * kLanes);
+          sum[i][t] = hn::MulAdd(w[v], x, sum[i][t]);
+        }
+      }
+    }
+  }
+
+ private:
+  WideTokens tokens_;
+  ScaleRun<T> scales_[2][kRows];
+};
+
+// out[t * ldo + i] = row i times token t, for groups * kRows rows.
+template <template <class, int, int> class Products, class T, int kRows, int kTokens>
+HWY_NOINLINE void dot_groups(const void* const* lines, int groups,
+                             const typename Products<T, kRows, kTokens>::Tokens& tokens,
                              std::int64_t n, float* out, std::int64_t ldo) {
-  const F32 d;
   using Position = RunPosition<T, kRows>;
+  const typename Products<T, kRows, kTokens>::D d;
   constexpr int kBlocksARow = kScaleRun / kRows;  // between two rows' turns to be prepared
   constexpr std::int64_t kRunBytes = kScaleRun * static_cast<std::int64_t>(sizeof(T));
-  ScaleRun<T> scales[2][kRows];
+  Products<T, kRows, kTokens> products(tokens);
   Position now{lines, groups, n};
-  for (int i = 0; now.there() && i < kRows; ++i) scales[0][i].load(now.row(i), now.blocks());
+  for (int i = 0; now.there() && i < kRows; ++i) products.load_scales(0, i, now);
   int buffer = 0;
-  hn::Vec<F32> sum[kRows][kTokens];
+  hn::Vec<decltype(d)> sum[kRows][kTokens];
   float total[kTokens][kRows];
   while (now.there()) {
     const Position next = now.next();
     Position after = next;
     for (int r = 1; r < kRunsAhead<T>; ++r) after = after.next();
     const auto prepare = [&](int i) HWY_ATTR {
-      if (next.there()) scales[1 - buffer][i].load(next.row(i), next.blocks());
+      if (next.there()) products.load_scales(1 - buffer, i, next);
       if (!after.there()) return;
       const char* const ahead = after.row(i);
       for (std::int64_t at = 0; at < kRunBytes; at += 64) __builtin_prefetch(ahead + at);
@@ -88,22 +132,10 @@ HWY_NOINLINE void dot_groups(const void* const* lines, int groups, const float* 
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) line[i] = now.row(i);
     const int blocks = now.blocks();
-    const float* at = x + now.k;
-    for (int b = 0; b < kScaleRun; ++b, at += kBlockElems) {
+    for (int b = 0; b < kScaleRun; ++b) {
       if (b % kBlocksARow == 0) prepare(b / kBlocksARow);
       if (HWY_UNLIKELY(b >= blocks)) continue;
-#pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i) {
-        hn::Vec<F32> w[kBlockVecs];
-        load_block<T>(line[i] + b * sizeof(T), scales[buffer][i].at(b), w);
-#pragma GCC unroll 4
-        for (int t = 0; t < kTokens; ++t) {
-#pragma GCC unroll 8
-          for (int v = 0; v < kBlockVecs; ++v) {
-            sum[i][t] = hn::MulAdd(w[v], hn::LoadU(d, at + t * ldx + v * kLanes), sum[i][t]);
-          }
-        }
-      }
+      products.add_block(buffer, line, now.k, b, sum);
     }
     if (next.k % (kSumRuns * kRunElems) == 0) {  // also at the end of a row
       const bool first = now.k < kSumRuns * kRunElems;
@@ -124,18 +156,18 @@ HWY_NOINLINE void dot_groups(const void* const* lines, int groups, const float* 
 
 // All rows against kTokens tokens, kRows rows at a time, then one by one; a row's sum is the same
 // in either way.
-template <class T, int kRows, int kTokens>
-void dot_block_rows(const void* const* lines, int count, const float* x, std::int64_t ldx,
-                    std::int64_t k, float* out, std::int64_t ldo) {
+template <template <class, int, int> class Products, class T, int kRows, int kTokens, class Tokens>
+void dot_block_rows(const void* const* lines, int count, const Tokens& x, std::int64_t k,
+                    float* out, std::int64_t ldo) {
   const int groups = count / kRows;
   const int done = groups * kRows;
-  dot_groups<T, kRows, kTokens>(lines, groups, x, ldx, k, out, ldo);
-  dot_groups<T, 1, kTokens>(lines + done, count - done, x, ldx, k, out + done, ldo);
+  dot_groups<Products, T, kRows, kTokens>(lines, groups, x, k, out, ldo);
+  dot_groups<Products, T, 1, kTokens>(lines + done, count - done, x, k, out + done, ldo);
 }
 
-template <class T>
-void dots_of_blocks(const void* const* lines, int count, const float* x, std::int64_t ldx,
-                    int tokens, std::int64_t k, float* out, std::int64_t ldo) {
+template <template <class, int, int> class Products, class T, class Tokens>
+void dot_blocks(const void* const* lines, int count, const Tokens& x, int tokens, std::int64_t k,
+                float* out, std::int64_t ldo) {
   constexpr int kFew = kLanes == 16 ? 4 : 2;  // 32 or 16 registers for the sums
   // Further tokens take another pass over rows that are in a near cache by then.
   const int rows = tokens <= 4 ? count : 16;
@@ -145,25 +177,31 @@ void dots_of_blocks(const void* const* lines, int count, const float* x, std::in
     for (int t = 0; t < tokens;) {
       const int passes = (tokens - t + 3) / 4;
       const int group = (tokens - t + passes - 1) / passes;
-      const float* xt = x + t * ldx;
+      const Tokens xt = x.from(t);
       float* to = out + t * ldo + i;
       switch (group) {
         case 1:
-          dot_block_rows<T, 8, 1>(from, some, xt, ldx, k, to, ldo);
+          dot_block_rows<Products, T, 8, 1>(from, some, xt, k, to, ldo);
           break;
         case 2:
-          dot_block_rows<T, 4, 2>(from, some, xt, ldx, k, to, ldo);
+          dot_block_rows<Products, T, 4, 2>(from, some, xt, k, to, ldo);
           break;
         case 3:
-          dot_block_rows<T, kFew, 3>(from, some, xt, ldx, k, to, ldo);
+          dot_block_rows<Products, T, kFew, 3>(from, some, xt, k, to, ldo);
           break;
         default:
-          dot_block_rows<T, kFew, 4>(from, some, xt, ldx, k, to, ldo);
+          dot_block_rows<Products, T, kFew, 4>(from, some, xt, k, to, ldo);
           break;
       }
       t += group;
     }
   }
+}
+
+template <class T>
+void dots_of_blocks(const void* const* lines, int count, const float* x, std::int64_t ldx,
+                    int tokens, std::int64_t k, float* out, std::int64_t ldo) {
+  dot_blocks<WideProducts, T>(lines, count, WideTokens{x, ldx}, tokens, k, out, ldo);
 }
 
 }  // namespace sluice::cpu::HWY_NAMESPACE

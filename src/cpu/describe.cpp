@@ -35,7 +35,7 @@ void describe_dots(const Problem& p, const Schedule& s, std::int64_t max_tokens,
                          const char* what) {
     out.add("%s: %lld tasks of %lld rows%s, %.0f KiB; tokens in %s", name,
             number(ceil_div(rows, each)), number(each), what, kib(each * bytes_of(p.w_dtype, cols)),
-            to_string(token_dtype(p, s.pairs, cols)));
+            s.fixed ? "16-bit fixed point by blocks" : to_string(token_dtype(p, s.pairs, cols)));
   };
   if (p.op != Op::kDown) tasks("gate_up", p.h, s.dot_cols, p.d, " of each matrix");
   if (p.op != Op::kGateUp) tasks("down", p.d, s.dot_rows, p.h, "");
@@ -51,16 +51,17 @@ void describe_in_place_tasks(const Problem& p, const Schedule& s, Lines& out) {
 
 void describe_forward(const Plan& plan, const Schedule& s, const GemmKernels& k, Lines& out) {
   const Problem& p = plan.problem;
-  const std::int64_t strip = std::int64_t{2} * k.tile_rows;
   const std::int64_t width = std::int64_t{2} * k.lanes;
+  const std::int64_t tail = s.pass_rows % width;
+  const std::int64_t strip = strip_rows(k, tail > 0 && tail <= k.lanes);
   if (s.in_place) {
     out.add("GEMM: tiles of %d weight rows by %d tokens in registers", k.tile_rows, k.lanes);
     out.add("L2: weights as they lie, pieces of %lld columns, and the tokens' pieces, %.0f KiB",
             number(kInPlaceCols), kib(kInPlaceCols * k.lanes * kFloat));
     return describe_in_place_tasks(p, s, out);
   }
-  out.add("GEMM: tiles of %d weight rows by %lld tokens, or %lld by %d, in registers", k.tile_rows,
-          number(width), number(strip), k.lanes);
+  out.add("GEMM: tiles of %d weight rows by %lld tokens, or %d by %d, in registers", k.tile_rows,
+          number(width), 2 * k.tile_rows, k.lanes);
   out.add("L1: strips of %lld weight rows by a K block, %s", number(strip),
           !s.pairs                   ? "widened to fp32"
           : is_block_type(p.w_dtype) ? "their integers as pairs of bf16, scales behind them"
@@ -69,7 +70,7 @@ void describe_forward(const Plan& plan, const Schedule& s, const GemmKernels& k,
           kib(l2_budget_bytes(plan.device.l2_bytes)), kib(plan.device.l2_bytes));
   const auto part = [&](const char* name, const ForwardBlocks& b, std::int64_t cols, int matrices) {
     const std::int64_t step = block_k(s.pairs ? ceil_div(cols, 2) : cols);
-    const std::int64_t rows = round_up(b.rows * matrices, strip);
+    const std::int64_t rows = round_up(b.rows * matrices, std::int64_t{2} * k.tile_rows);
     out.add(
         "%s: %lld x %lld tasks of %lld rows%s by %lld tokens, K blocks of %lld: strip %.0f, C "
         "%.0f, panel %.0f KiB",
@@ -111,6 +112,10 @@ std::string simd_describe(const Plan& plan) {
   const Schedule s = make_schedule(plan, target);
   const GemmKernels& k = gemm_kernels(target);
   Lines out;
+  const auto bf16 = static_cast<unsigned>(SimdTarget::kAvx512Bf16);
+  const bool avoided = plan.device.slow_bf16_products && multiplies_bf16(plan.problem) &&
+                       !s.pairs && (plan.device.simd_targets >> bf16 & 1U) != 0;
+  if (avoided) out.add("%s", "bf16 is widened: this CPU multiplies it slower than fp32");
   switch (plan.problem.op) {
     case Op::kGateUp:
     case Op::kDown:

@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "cpu/cpuid.hpp"
+
 namespace sluice {
 namespace {
 
@@ -53,6 +55,20 @@ bool has_avx512_bf16() {
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kBit) != 0;
 }
 
+bool slow_bf16_products() {
+  unsigned leaf = 0;
+  unsigned words[3] = {};  // the vendor's twelve letters are ebx, edx, ecx
+  unsigned signature = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  if (__get_cpuid(0, &leaf, &words[0], &words[2], &words[1]) == 0) return false;
+  if (__get_cpuid(1, &signature, &ebx, &ecx, &edx) == 0) return false;
+  char vendor[sizeof(words)];
+  std::memcpy(vendor, words, sizeof(words));
+  return cpu::has_slow_bf16_products({vendor, sizeof(vendor)}, signature);
+}
+
 // What the targets are compiled for (Highway's HWY_AVX2 and HWY_AVX3) must all be there.
 std::uint32_t simd_targets() {
   __builtin_cpu_init();
@@ -83,6 +99,7 @@ Device cpu_device() noexcept {
   device.backend = Backend::kCpu;
   device.threads = usable_threads();
   device.simd_targets = simd_targets();
+  device.slow_bf16_products = slow_bf16_products();
   device.l1d_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE);
   device.l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE);
   device.l3_bytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE);

@@ -6,6 +6,7 @@
 
 #include "cpu/engine.hpp"
 #include "cpu/next_rows.hpp"
+#include "math/block_types.hpp"
 
 namespace sluice::cpu {
 namespace {
@@ -23,19 +24,28 @@ const DotKernels::PairOrder* order_of(DType weights) {
   return weights == DType::kQ4_0 ? &kOfNibbles : nullptr;
 }
 
-// Rows of tokens in the workspace as the kernels read them: in token_dtype().
+// Rows of tokens in the workspace as the kernels read them: in token_dtype(), or in fixed point.
 struct Tokens {
   char* data;
   DType dtype;
   std::int64_t stride;                 // elements; rows are zero from their width to here
   const DotKernels::PairOrder* order;  // null: as they come
+  std::int64_t width;
+  bool fixed;
+
+  [[nodiscard]] FixedRows fixed_rows() const { return {data, width}; }
 
   [[nodiscard]] char* at(std::int64_t token, std::int64_t col) const {
     return data + (token * stride + col) * size_bytes(dtype);
   }
-  // Columns [col, col + n) of a token, rounded to its type.
+  // Columns [col, col + n) of a token, rounded to its type; whole blocks in fixed point.
   void put(const Engine& e, std::int64_t token, std::int64_t col, std::int64_t n,
            const float* values) const {
+    if (fixed) {
+      const std::int64_t block = col / kBlockElems;
+      return e.kernels.dot.to_fixed(values, n, fixed_rows().blocks(token) + block,
+                                    fixed_rows().scales(token) + block);
+    }
     const auto narrow = e.kernels.row.narrow[static_cast<std::size_t>(dtype)];
     if (order == nullptr) return narrow(values, n, at(token, col));
     std::uint16_t narrowed[kChunk];
@@ -51,8 +61,20 @@ static_assert(kMaxDotRows <= kChunk);
 
 Tokens tokens_at(const Engine& e, std::size_t offset, std::int64_t width) {
   const bool pairs = e.schedule.pairs;
-  const Tokens out{static_cast<char*>(e.at(offset)), token_dtype(e.problem, pairs, width),
-                   token_stride(width, pairs), pairs ? order_of(e.problem.w_dtype) : nullptr};
+  const Tokens out{static_cast<char*>(e.at(offset)),
+                   token_dtype(e.problem, pairs, width),
+                   token_stride(width, pairs),
+                   pairs ? order_of(e.problem.w_dtype) : nullptr,
+                   width,
+                   e.schedule.fixed};
+  if (out.fixed) {
+    const std::int64_t blocks = width / kBlockElems;
+    for (std::int64_t t = 0; t < e.problem.m; ++t) {
+      float* const scales = out.fixed_rows().scales(t);
+      std::fill(scales + blocks, scales + round_up(blocks, FixedRows::kScaleUnit), 0.0F);
+    }
+    return out;
+  }
   // In another order the padding is spread over the last unit.
   const std::int64_t whole = out.order != nullptr ? width - width % DotKernels::kPairElems : width;
   for (std::int64_t t = 0; t < e.problem.m; ++t) {
@@ -101,6 +123,7 @@ class Forward {
   [[nodiscard]] Lines lines(int phase, std::int64_t task) const;
   [[nodiscard]] Lines lines_with_ahead(int phase, std::int64_t task) const;
   void dots(const Lines& lines, const Tokens& x, std::int64_t k, Sums& out) const;
+  void add_not_finite(const Lines& lines, const Tokens& x, std::int64_t k, Sums& out) const;
   template <class Put>
   void gate_up_columns(std::int64_t task, std::int64_t n, const Put& put) const;
   void load(std::int64_t task) const;
@@ -178,11 +201,36 @@ void Forward::bring_near(int phase, std::int64_t task, const Over& over) const {
   }
 }
 
+// Adds what the fixed point of a token leaves out: blocks with an element that is no number.
+void Forward::add_not_finite(const Lines& lines, const Tokens& x, std::int64_t k, Sums& out) const {
+  for (std::int64_t t = 0; t < p_.m; ++t) {
+    const float* const scales = x.fixed_rows().scales(t);
+    for (std::int64_t b = 0; b < k / kBlockElems; ++b) {
+      if (scales[b] != kNotFinite) continue;
+      const FixedBlock& block = x.fixed_rows().blocks(t)[b];
+      for (std::int64_t i = 0; i < lines.count; ++i) {
+        const void* const w = static_cast<const char*>(lines.row[static_cast<std::size_t>(i)]) +
+                              bytes_of(p_.w_dtype, b * kBlockElems);
+        for (std::int64_t j = 0; j < kBlockElems; ++j) {
+          if (block.q[j] == 0) continue;
+          out.value[t][i] +=
+              static_cast<float>(math::load(w, p_.w_dtype, j)) * kFixedCodes[block.q[j]];
+        }
+      }
+    }
+  }
+}
+
 void Forward::dots(const Lines& lines, const Tokens& x, std::int64_t k, Sums& out) const {
   const DotKernels& kernels = e_.kernels.dot;
   const auto count = static_cast<int>(lines.count);
   const auto tokens = static_cast<int>(p_.m);
   const auto weights = static_cast<std::size_t>(p_.w_dtype);
+  if (x.fixed) {
+    kernels.fixed_dots[weights](lines.row.data(), count, x.fixed_rows(), tokens, k, out.value[0],
+                                kMaxLines);
+    return add_not_finite(lines, x, k, out);
+  }
   if (e_.schedule.pairs) {
     return kernels.pair_dots[weights](lines.row.data(), count,
                                       reinterpret_cast<std::uint16_t*>(x.data), x.stride, tokens, k,

@@ -187,7 +187,7 @@ void multiply_rows(const Engine& e, const WeightRows& rows, const WeightRows& ne
   const std::int64_t k = ceil_div(cols, step_cols(e));
   const std::int64_t step = block_k(k);
   const std::int64_t step_bytes = bytes_of(dtype, step * step_cols(e));
-  const std::int64_t strip = std::int64_t{2} * gemm.tile_rows;
+  const std::int64_t strip = strip_rows(gemm, tokens.width(range.end - 1) == gemm.lanes);
   Lines lines;
   Lines ahead_lines;
   fill_lines(rows, lines);

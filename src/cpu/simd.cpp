@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row cpu.simd of the variant table: what it takes, its configs, its workspace, its launch.
+#include <array>
 #include <cstdio>
+#include <utility>
 
 #include "cpu/engine.hpp"
 #include "cpu/float_mode.hpp"
@@ -14,8 +16,9 @@ struct SimdConfig {
   SimdTarget target = SimdTarget::kEmulated;
 };
 
-constexpr SimdTarget kBestFirst[] = {SimdTarget::kAvx512Bf16, SimdTarget::kAvx512,
-                                     SimdTarget::kAvx2, SimdTarget::kEmulated};
+// The first two change places where products of bf16 are not the faster ones.
+constexpr std::array kHighestFirst = {SimdTarget::kAvx512Bf16, SimdTarget::kAvx512,
+                                      SimdTarget::kAvx2, SimdTarget::kEmulated};
 
 bool uses(const std::array<OperandSpec, kOperandCount>& specs, Operand id) {
   return specs[static_cast<std::size_t>(id)].access != Access::kUnused;
@@ -59,8 +62,10 @@ detail::Reason simd_supports(const Problem& p, const Device& /*device*/) noexcep
 }
 
 std::size_t simd_configs(const Problem& p, const Device& device, std::span<Config> out) noexcept {
+  std::array targets = kHighestFirst;
+  if (!prefers_bf16_products(p, device)) std::swap(targets[0], targets[1]);
   std::size_t count = 0;
-  for (const SimdTarget target : kBestFirst) {
+  for (const SimdTarget target : targets) {
     const bool there = (device.simd_targets >> static_cast<unsigned>(target) & 1U) != 0;
     // Elsewhere it would be kAvx512 by another name, and be timed twice.
     const bool differs = target != SimdTarget::kAvx512Bf16 || multiplies_bf16(p);

@@ -69,6 +69,7 @@ TEST(Info, JsonDescribesTheCpu) {
   EXPECT_EQ(cpu["backend"], "cpu");
   EXPECT_EQ(cpu["name"], cpu_device().name);
   EXPECT_EQ(cpu["threads"], cpu_device().threads);
+  EXPECT_EQ(cpu["slow_bf16_products"], cpu_device().slow_bf16_products);
   EXPECT_EQ(cpu["variants"], variant_names(Backend::kCpu));
 }
 

@@ -221,6 +221,135 @@ TEST_P(Dot, OneTokenOfTheWeightsTypeHasTheBitsOfAWidenedOne) {
   }
 }
 
+constexpr DType kFixedTypes[] = {DType::kQ8_0, DType::kQ4_0};
+
+// Tokens in fixed point, `stride` elements apart.
+class Fixed {
+ public:
+  Fixed(const DotKernels& kernels, const std::vector<float>& x, std::int64_t stride, int tokens,
+        std::int64_t k)
+      : data_(static_cast<std::size_t>(FixedRows::stride_bytes(k) * tokens) / sizeof(Line)),
+        rows_(data_.data(), k) {
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      kernels.to_fixed(&x[static_cast<std::size_t>(t * stride)], k, rows_.blocks(t),
+                       rows_.scales(t));
+    }
+  }
+  [[nodiscard]] const FixedRows& rows() const { return rows_; }
+
+ private:
+  struct Line {
+    alignas(32) std::array<char, 32> bytes;
+  };
+  std::vector<Line> data_;
+  FixedRows rows_;
+};
+
+TEST_P(Dot, FixedPointIsExactForAllRowsTokensAndBlocks) {
+  const DotKernels& kernels = dot_kernels(GetParam());
+  for (const DType dtype : kFixedTypes) {
+    const auto dots = kernels.fixed_dots[static_cast<std::size_t>(dtype)];
+    if (dots == nullptr) GTEST_SKIP() << "no integers";
+    for (const int rows : {1, 2, 3, 7, 8, 9, 21, 43}) {
+      for (int tokens = 1; tokens <= kernels.max_fixed_tokens; ++tokens) {
+        for (const std::int64_t k : {32, 64, 480, 512, 544, 4096, 4128, 8736}) {
+          if (k > 100 && rows != 9) continue;
+          const Operands data(dtype, rows, tokens, k, true);
+          const Fixed x(kernels, data.x, data.stride, tokens, k);
+          const std::int64_t ldo = rows + 3;
+          std::vector<float> out(static_cast<std::size_t>(ldo * tokens), -1.0F);
+          dots(data.lines.data(), rows, x.rows(), tokens, k, out.data(), ldo);
+          ASSERT_NO_FATAL_FAILURE(expect_products(data, dtype, rows, tokens, k, out, ldo));
+        }
+      }
+    }
+  }
+}
+
+// Every byte in every column, by the largest integers that 16 bits of a float become, of either
+// sign: no sum may leave 32 bits nor, as fp32, be rounded.
+TEST_P(Dot, FixedPointHoldsTheLargestSums) {
+  const DotKernels& kernels = dot_kernels(GetParam());
+  for (const DType dtype : kFixedTypes) {
+    const auto dots = kernels.fixed_dots[static_cast<std::size_t>(dtype)];
+    if (dots == nullptr) GTEST_SKIP() << "no integers";
+    for (int byte = 0; byte < 256; ++byte) {
+      for (const float largest : {65504.0F, -65504.0F, 0x1.FEp100F, -0x1.FEp-100F}) {
+        std::vector<unsigned char> row(static_cast<std::size_t>(size_bytes(dtype)),
+                                       static_cast<unsigned char>(byte));
+        const std::uint16_t one = 0x3C00;
+        std::memcpy(row.data(), &one, sizeof(one));
+        const void* const lines[1 + DotKernels::kAheadLines] = {row.data()};
+        double expected = 0;
+        for (std::int64_t j = 0; j < kBlockElems; ++j) expected += math::load(row.data(), dtype, j);
+        expected *= static_cast<double>(largest);
+        const std::vector<float> x(kBlockElems, largest);
+        const Fixed fixed(kernels, x, kBlockElems, 1, kBlockElems);
+        float got = 0;
+        dots(lines, 1, fixed.rows(), 1, kBlockElems, &got, 1);
+        // A lane's sum is exact, and eight of them are added in three steps.
+        ASSERT_NEAR(static_cast<double>(got), expected, std::abs(expected) * 3 * 0x1p-24)
+            << to_string(dtype) << " byte " << byte << " x " << largest;
+      }
+    }
+  }
+}
+
+// docs/numerics.md, "Fixed point".
+TEST_P(Dot, FixedPointRoundsWithinItsBound) {
+  const DotKernels& kernels = dot_kernels(GetParam());
+  if (kernels.to_fixed == nullptr) GTEST_SKIP() << "no integers";
+  std::uint64_t state = 1;
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    // Of bf16 8 bits are significant, of fp16 11; 15 take part.
+    const double exact_from = dtype == DType::kBF16 ? 0x1p-7 : 0x1p-4;
+    for (int exponent = dtype == DType::kBF16 ? -133 : -24; exponent < 128; ++exponent) {
+      if (dtype == DType::kF16 && exponent > 15) break;
+      std::vector<float> x(kBlockElems);
+      for (std::size_t j = 0; j < x.size(); ++j) {
+        state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+        const double v = (static_cast<double>(state >> 40) * 0x1p-23 - 1.0) *
+                         std::ldexp(1.0, exponent - static_cast<int>(j));
+        x[j] = dtype == DType::kBF16 ? math::widen(math::to_bf16(static_cast<float>(v)))
+                                     : math::widen(math::to_f16(static_cast<float>(v)));
+      }
+      const Fixed fixed(kernels, x, kBlockElems, 1, kBlockElems);
+      const FixedBlock& block = *fixed.rows().blocks(0);
+      const auto scale = static_cast<double>(*fixed.rows().scales(0));
+      double largest = 0;
+      for (const float v : x) largest = std::max(largest, static_cast<double>(std::abs(v)));
+      std::int32_t shift = 0;
+      for (std::size_t j = 0; j < x.size(); ++j) {
+        const double error = std::abs(scale * block.q[j] - static_cast<double>(x[j]));
+        ASSERT_LE(error, std::max(largest * 0x1p-15, 0x1p-127)) << exponent << " at " << j;
+        const double power = std::ldexp(1.0, std::ilogb(largest > 0 ? largest : 1.0));
+        if (std::abs(static_cast<double>(x[j])) >= power * exact_from && largest > 0x1p-112) {
+          ASSERT_EQ(error, 0) << exponent << " at " << j;
+        }
+        shift -= 8 * block.q[j];
+      }
+      for (const std::int32_t lane : block.nibble_shift) shift -= lane;
+      ASSERT_EQ(shift, 0);
+    }
+  }
+}
+
+TEST_P(Dot, FixedPointKeepsWhatIsNoNumber) {
+  const DotKernels& kernels = dot_kernels(GetParam());
+  if (kernels.to_fixed == nullptr) GTEST_SKIP() << "no integers";
+  for (std::size_t code = 1; code < std::size(kFixedCodes); ++code) {
+    std::vector<float> x(2 * kBlockElems, 3.0F);
+    x[5] = kFixedCodes[code];
+    const Fixed fixed(kernels, x, 2 * kBlockElems, 1, 2 * kBlockElems);
+    const FixedBlock* const blocks = fixed.rows().blocks(0);
+    EXPECT_EQ(fixed.rows().scales(0)[0], kNotFinite);
+    EXPECT_EQ(fixed.rows().scales(0)[1] * static_cast<float>(blocks[1].q[5]), 3.0F);
+    for (std::size_t j = 0; j < kBlockElems; ++j) {
+      EXPECT_EQ(blocks[0].q[j], j == 5 ? static_cast<std::int16_t>(code) : 0);
+    }
+  }
+}
+
 constexpr DType kPairTypes[] = {DType::kBF16, DType::kQ8_0, DType::kQ4_0};
 
 // The tokens of `data` in bf16, which holds the integers exactly, in the order of the weights.

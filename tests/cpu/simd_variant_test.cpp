@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/cpuid.hpp"
 #include "sluice/sluice.hpp"
 #include "targets.hpp"
 
@@ -127,6 +128,62 @@ TEST(SimdVariant, OffersProductsOfBf16WhereTheyAre) {
   }
 }
 
+// Where they are slow, only one token of a forward operator by weights in bf16 has them first; all
+// may be forced.
+TEST(SimdVariant, PutsSlowProductsOfBf16Second) {
+  Device device;
+  device.simd_targets = 0b1111;
+  device.slow_bf16_products = true;
+  constexpr DType kB = DType::kBF16;
+  const std::vector<std::string> first = {"cpu.simd.avx512_bf16", "cpu.simd.avx512",
+                                          "cpu.simd.avx2", "cpu.simd.emulated"};
+  const std::vector<std::string> second = {"cpu.simd.avx512", "cpu.simd.avx512_bf16",
+                                           "cpu.simd.avx2", "cpu.simd.emulated"};
+  for (const DType weights : {kB, DType::kQ8_0, DType::kQ4_0}) {
+    for (const Op op : {Op::kGateUp, Op::kDown, Op::kMlp}) {
+      Problem p = typed(op, kB, weights, kB);
+      p.d = p.h = 64;
+      for (const std::int64_t m : {1, 2, 16, 64}) {
+        p.m = m;
+        const bool waits_for_memory = m == 1 && weights == kB;
+        EXPECT_EQ(config_names("cpu.simd", p, device), waits_for_memory ? first : second) << m;
+      }
+    }
+  }
+  for (const std::int64_t m : {1, 64}) {
+    Problem p = typed(Op::kMlpGrad, kB, kB, kB);
+    p.m = m;
+    EXPECT_EQ(config_names("cpu.simd", p, device), second) << m;
+  }
+  const Problem p = typed(Op::kMlp, kB, kB, kB);
+  const std::string why = "bf16 is widened: this CPU multiplies it slower than fp32\n";
+  EXPECT_EQ(explain(p, device).blocks.substr(0, why.size()), why);
+  Options options;
+  options.variant = "cpu.simd";
+  options.config = "cpu.simd.avx512_bf16";
+  const auto forced = plan(p, device, options);
+  ASSERT_TRUE(forced) << forced.error().message;
+  EXPECT_STREQ(forced->config.name, "cpu.simd.avx512_bf16");
+  // A CPU without them has nothing to put second or to say.
+  device.simd_targets = 0b0111;
+  EXPECT_EQ(config_names("cpu.simd", p, device).front(), "cpu.simd.avx512");
+  EXPECT_EQ(explain(p, device).blocks.find("widened: this CPU"), std::string::npos);
+}
+
+// Family and model as cpuid packs them into a signature.
+TEST(SimdVariant, KnowsSlowProductsOfBf16ByVendorAndFamily) {
+  constexpr std::uint32_t kEmeraldRapids = 0xC06F2;
+  constexpr std::uint32_t kZen4 = 0xA10F11;
+  constexpr std::uint32_t kZen5 = 0xB00F21;
+  EXPECT_EQ(cpu::family_of(kEmeraldRapids), 6U);
+  EXPECT_EQ(cpu::family_of(kZen4), 0x19U);
+  EXPECT_EQ(cpu::family_of(kZen5), 0x1AU);
+  EXPECT_TRUE(cpu::has_slow_bf16_products("GenuineIntel", kEmeraldRapids));
+  EXPECT_FALSE(cpu::has_slow_bf16_products("AuthenticAMD", kZen4));
+  EXPECT_FALSE(cpu::has_slow_bf16_products("AuthenticAMD", kZen5));
+  EXPECT_FALSE(cpu::has_slow_bf16_products("", 0));
+}
+
 // The cache model says what it chose: paths, tasks that cover the problem, bytes.
 TEST(SimdVariant, ExplainsItsBlocks) {
   Device device;
@@ -153,9 +210,9 @@ TEST(SimdVariant, ExplainsItsBlocks) {
   EXPECT_EQ(
       blocks(Op::kDown, 600),
       "GEMM: tiles of 12 weight rows by 32 tokens, or 24 by 16, in registers\n"
-      "L1: strips of 24 weight rows by a K block, widened to fp32\n"
+      "L1: strips of 12 weight rows by a K block, widened to fp32\n"
       "L2: C, a strip and a panel of tokens within 896 of 1024 KiB\n"
-      "down: 22 x 1 tasks of 96 rows by 224 tokens, K blocks of 256: strip 24, C 90, panel 32 "
+      "down: 22 x 1 tasks of 96 rows by 224 tokens, K blocks of 256: strip 12, C 90, panel 32 "
       "KiB\n"
       "3 passes of 224 tokens");
   Problem in_place{.op = Op::kMlp, .m = 16, .d = 576, .h = 1536};

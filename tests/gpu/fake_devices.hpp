@@ -25,6 +25,13 @@ inline constexpr int kH200SmCount = 132;
   return device;
 }
 
+/// What tells it from an H200, which h200() is without saying so, is its L2.
+[[nodiscard]] inline Device h100_with_cublaslt() {
+  Device device = h200_with_cublaslt();
+  device.l2_bytes = 50 << 20;
+  return device;
+}
+
 [[nodiscard]] inline Device a100() {
   Device device = h200();
   device.arch = Arch::kAmpere;

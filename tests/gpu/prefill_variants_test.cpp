@@ -207,6 +207,25 @@ TEST(Sm90CublasLt, IsTheChoiceWhereItWasMeasuredToBeFaster) {
   EXPECT_NE(variant_of("64x4096x14336", with), "cuda.sm90_cublaslt");
 }
 
+// An H100's L2 feeds tiles of 128 columns less: cuBLASLt is ahead longer, and own tiles are wider.
+TEST(Sm90CublasLt, IsTheChoiceOfLongerProductsOnAnH100) {
+  const Device h100 = gpu::h100_with_cublaslt();
+  for (const char* text : {"4096x4096x14336:down", "4096x8192x28672", "2048x16384x53248"}) {
+    EXPECT_EQ(variant_of(text, h100), "cuda.sm90_cublaslt") << text;
+    EXPECT_EQ(variant_of(text, gpu::h200_with_cublaslt()), "cuda.sm90") << text;
+  }
+  EXPECT_EQ(variant_of("8192x8192x28672", h100), "cuda.sm90");
+  const auto own = [](const char* text, Device device) {
+    device.cublaslt_version = 0;
+    return std::string(plan(problem_of(text), device).value().config.name);
+  };
+  EXPECT_EQ(own("4096x8192x28672:down", h100), "sm90.down.pp128x192c2g8");
+  EXPECT_EQ(own("4096x8192x28672:down", h200()), "sm90.down.pp128x128c2g8");
+  EXPECT_EQ(own("16384x4096x14336:down", h100), "sm90.down.pp128x192c2g8");
+  // Full waves of 128 are worth more.
+  EXPECT_EQ(own("4096x4096x14336:down", h100), "sm90.down.pp128x128c2g8");
+}
+
 TEST(Sm90CublasLt, IsTheChoiceBehindANormWhereItIsWithout) {
   const Device with = gpu::h200_with_cublaslt();
   const std::string row = "cuda.sm90_cublaslt_norm";

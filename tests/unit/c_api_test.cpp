@@ -227,6 +227,7 @@ TEST(CApi, AnOlderCallerIsToldWhatItHasRoomFor) {
   EXPECT_EQ(old.struct_size, kFirst);
   EXPECT_EQ(old.threads, now.threads);
   EXPECT_STREQ(old.name, now.name);
+  EXPECT_EQ(now.slow_bf16_products, cpu_device().slow_bf16_products ? 1 : 0);
   EXPECT_EQ(old.cublaslt_version, 0x5A5A5A5A);
   expect_error(SLUICE_INVALID_ARGUMENT,
                "device: struct_size is " + std::to_string(kFirst - 1) + ", wanted at least " +
@@ -236,6 +237,10 @@ TEST(CApi, AnOlderCallerIsToldWhatItHasRoomFor) {
   const sluice_problem problem = small_problem();
   sluice_plan plan;
   ASSERT_EQ(sluice_plan_init(&plan, &problem, &old, nullptr, nullptr), SLUICE_OK);
+  now.slow_bf16_products = 2;
+  expect_error(SLUICE_INVALID_ARGUMENT, "device.slow_bf16_products: got 2, wanted 0 to 1",
+               [&](auto* e) { return sluice_plan_init(&plan, &problem, &now, nullptr, e); });
+  now.slow_bf16_products = 0;
   now.cublaslt_version = -1;
   expect_error(SLUICE_INVALID_ARGUMENT, "device.cublaslt_version: got -1, wanted 0 or more",
                [&](auto* e) { return sluice_plan_init(&plan, &problem, &now, nullptr, e); });

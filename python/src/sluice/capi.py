@@ -123,7 +123,7 @@ class CDevice(Structure):
         *((n, c_int64) for n in ("l1d_bytes", "l2_bytes", "l3_bytes", "memory_bytes")),
         ("name", c_char * 96),
         ("cublaslt_version", c_int32),
-        ("reserved", c_int32),
+        ("slow_bf16_products", c_int32),
     ]  # fmt: skip
 
 

@@ -49,8 +49,15 @@ struct GemmShape {
   bool partials = true;  ///< partial sums have a place in the workspace: stream-K may serve
   /// Groups of 8 rows in a block, where gate and up alternate in blocks of more; 0 elsewhere.
   std::int64_t block_groups = 0;
-  bool turns = false;  ///< those blocks take turns in one run of rows
+  bool turns = false;      ///< those blocks take turns in one run of rows
+  bool narrow_l2 = false;  ///< has_narrow_l2() of the device
 };
+
+/// Whether L2 is an H100's of 50 MB: a sixth fewer slices, and bytes a second, than in the 60 MB of
+/// an H200, which the model's figures are from. A device that does not say is taken for an H200.
+[[nodiscard]] constexpr bool has_narrow_l2(std::int64_t l2_bytes) noexcept {
+  return l2_bytes > 0 && l2_bytes < 56 << 20;
+}
 
 /// Microseconds of a shape under a tiling, by a model: the longest of what the tensor cores, the
 /// memory and L2 take, and the fix-up of cut tiles. docs/kernels/gate_up.md.

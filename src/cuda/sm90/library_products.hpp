@@ -10,9 +10,9 @@ namespace sluice::cuda::sm90 {
 /// Why cuBLASLt cannot walk these operands; nothing where it can. Pure: it may still be absent.
 [[nodiscard]] detail::Reason library_products_refusal(const Problem& problem) noexcept;
 
-/// Why this library's own products are preferred to cuBLASLt's, as measured on an H200
-/// (docs/kernels/cublaslt.md, section 5); nothing where cuBLASLt's are faster. Pure.
-[[nodiscard]] detail::Reason library_yields(const Problem& problem) noexcept;
+/// Why this library's own products are preferred to cuBLASLt's, as measured on an H200 and, of
+/// down, an H100 (docs/kernels/cublaslt.md, section 5); nothing where cuBLASLt's are faster. Pure.
+[[nodiscard]] detail::Reason library_yields(const Problem& problem, const Device& device) noexcept;
 
 /// y = h·Wdᵀ (+ bias).
 Status library_down(const Call& call, const Matrix& h) noexcept;

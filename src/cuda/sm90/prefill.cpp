@@ -35,7 +35,9 @@ GemmShape gate_up_shape(const Problem& p, const Device& device) {
   return shape;
 }
 GemmShape down_shape(const Problem& p, const Device& device) {
-  return {p.m, p.d, p.h, GemmKind::kDown, device.sm_count};
+  GemmShape shape{p.m, p.d, p.h, GemmKind::kDown, device.sm_count};
+  shape.narrow_l2 = sm90::has_narrow_l2(device.l2_bytes);
+  return shape;
 }
 GemmShape gate_up_grad_shape(const Problem& p, const Device& device) {
   return {p.m, p.h, p.d, GemmKind::kGateUpGrad, device.sm_count};

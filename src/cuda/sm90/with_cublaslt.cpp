@@ -66,8 +66,8 @@ Reason sm90_cublaslt_supports(const Problem& p, const Device& device) noexcept {
   return {};
 }
 
-Reason sm90_cublaslt_yields(const Problem& p, const Device&) noexcept {
-  return sm90::library_yields(p);
+Reason sm90_cublaslt_yields(const Problem& p, const Device& device) noexcept {
+  return sm90::library_yields(p, device);
 }
 
 // "sm90_cublaslt.down.lt0", "sm90_cublaslt.mlp.pp128x192c2g8+lt0": cuda.sm90's own best tiling and
