@@ -19,7 +19,10 @@ namespace sluice::harness {
 namespace {
 
 constexpr std::size_t kGuardBytes = 4096;  // canaries before and behind every buffer
+// Canaries of buffers that hold outputs, and of those that are only read: a NaN of every type, so
+// that what is read behind a row shows even where it is multiplied by zero.
 constexpr unsigned char kCanary = 0xA5;
+constexpr unsigned char kInputCanary = 0xFF;
 // Larger buffers have only their guards checked, and larger inputs no checksum.
 constexpr std::size_t kMaxCheckedBytes = std::size_t{256} << 20;
 constexpr std::size_t kMaxRuns = std::size_t{1} << 22;
@@ -45,6 +48,7 @@ struct Buffer {
   std::uint64_t checksum = 0;  // of an input buffer as filled; 0 where it is too large
 
   [[nodiscard]] char* first() const { return memory.data() + lead_bytes; }
+  [[nodiscard]] unsigned char canary() const { return written ? kCanary : kInputCanary; }
 };
 
 std::uint64_t checksum_of(const char* data, std::size_t bytes) {
@@ -77,9 +81,10 @@ void add_runs(const OperandSpec& spec, std::int64_t offset, std::vector<Run>& ru
   }
 }
 
-std::optional<std::size_t> first_broken(const char* data, std::size_t begin, std::size_t end) {
+std::optional<std::size_t> first_broken(const char* data, std::size_t begin, std::size_t end,
+                                        unsigned char canary) {
   for (std::size_t i = begin; i < end; ++i) {
-    if (static_cast<unsigned char>(data[i]) != kCanary) return i;
+    if (static_cast<unsigned char>(data[i]) != canary) return i;
   }
   return std::nullopt;
 }
@@ -218,7 +223,7 @@ Status OperandSet::State::allocate(Buffer& buffer) {
   for (const Member& member : buffer.members) {
     set_address(operands, member.id, buffer.first() + member.offset);
   }
-  return rig->fill_bytes(buffer.memory.data(), kCanary, buffer.memory.bytes());
+  return rig->fill_bytes(buffer.memory.data(), buffer.canary(), buffer.memory.bytes());
 }
 
 // An input's values, or NaN for an output that holds none.
@@ -272,7 +277,7 @@ Status OperandSet::State::check_runs(const Buffer& buffer, const char* data) {
   for (const Run& run : runs) {
     if (run.begin > covered) {
       const auto broken = first_broken(data, static_cast<std::size_t>(covered),
-                                       static_cast<std::size_t>(run.begin));
+                                       static_cast<std::size_t>(run.begin), buffer.canary());
       if (broken) {
         const Run& near = last == nullptr ? run : *last;
         return make_error(ErrorCode::kInternal, "%s: a write %lld bytes behind row %lld",
@@ -307,11 +312,11 @@ Status OperandSet::State::check(const Buffer& buffer, HostBlock& scratch) {
     data = head + buffer.lead_bytes;
     tail = data + middle;
   }
-  if (const auto broken = first_broken(head, 0, buffer.lead_bytes)) {
+  if (const auto broken = first_broken(head, 0, buffer.lead_bytes, buffer.canary())) {
     return make_error(ErrorCode::kInternal, "%s: a write %zu bytes before its first element", name,
                       buffer.lead_bytes - *broken);
   }
-  if (const auto broken = first_broken(tail, 0, tail_bytes)) {
+  if (const auto broken = first_broken(tail, 0, tail_bytes, buffer.canary())) {
     return make_error(ErrorCode::kInternal, "%s: a write %zu bytes behind its last element", name,
                       *broken + 1);
   }

@@ -29,8 +29,9 @@ enum class Checked { kYes, kNo };
 /// The operands of one case.
 ///
 /// Inputs hold fill_value(); outputs hold NaN in every element (an output that is accumulated into
-/// or is in place holds its input). Every byte of a buffer that belongs to no element is a canary.
-/// Optional operands (kMayWrite) are given too. Not thread-safe.
+/// or is in place holds its input). Every byte of a buffer that belongs to no element is a canary;
+/// of a buffer that is only read, canaries are NaN in every type. Optional operands (kMayWrite) are
+/// given too. Not thread-safe.
 class OperandSet {
  public:
   /// Allocates and fills. A set that is not Checked is only for running: neither host_inputs() nor

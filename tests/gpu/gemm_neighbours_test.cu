@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Hopper GEMM among other kernels. Its CTAs keep in step, a hint, which must neither wait for
-// CTAs that cannot start nor change a bit; and inputs that their producers write late.
+// CTAs that cannot start nor change a bit; inputs that their producers write late; and crowds on
+// the ways to L2.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <initializer_list>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "cuda/prefill.hpp"
 #include "cuda/sm90/gemm_config.hpp"
@@ -178,6 +180,73 @@ TEST_F(GpuGemmNeighbours, EarlyStartsWithinMlpGradWait) {
   const Options options{.variant = "cuda.sm90"};
   gpu::expect_starts_early(plan(c.problem, gpu::rig().device(), options).value());
   gpu::expect_late_inputs_are_waited_for(c, options);
+}
+
+// Runs a case `rounds` times beside a crowd and what beside() enqueues: what it writes is NaN
+// before, and held to all bits of a run alone.
+template <class Beside>
+void expect_right_in_a_crowd(const std::string& text, const std::string& config, int rounds,
+                             const Beside& beside) {
+  SCOPED_TRACE(text + " " + config);
+  const Job job = make_job(text, {.variant = "cuda.sm90", .config = config.c_str()});
+  std::vector<gpu::Extent> written;
+  for (const Operand id : job.set->outputs()) {
+    written.push_back(gpu::extent_of(job.set->spec(id), job.set->operands()));
+  }
+  const std::size_t outputs = written.size();
+  const Workspace workspace = job.workspace.workspace;
+  if (workspace.bytes > kWorkspaceHeaderBytes) {
+    written.push_back({"payload", static_cast<char*>(workspace.data) + kWorkspaceHeaderBytes,
+                       workspace.bytes - kWorkspaceHeaderBytes});
+  }
+  const StreamGuard guard(-1);
+  const auto run = [&] {
+    for (const gpu::Extent& extent : written) {
+      ASSERT_CUDA(cudaMemsetAsync(extent.base, 0xFF, extent.bytes, guard.stream));
+    }
+    ASSERT_OK(job.run(guard.stream));
+  };
+  ASSERT_CUDA(cudaDeviceSynchronize());  // the guard's stream waits for no other
+  ASSERT_NO_FATAL_FAILURE(run());
+  ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
+  const gpu::Snapshot expected({written.begin(), written.begin() + static_cast<int>(outputs)});
+  ASSERT_OK(beside());  // in a crowd nothing is launched for the first time
+  ASSERT_EQ(expected.changed(guard.stream), "");
+  for (const std::size_t bytes : gpu::kCrowds) {
+    const gpu::CrowdedL2 crowd(bytes);
+    for (int round = 0; round < rounds; ++round) {
+      ASSERT_NO_FATAL_FAILURE(run());
+      ASSERT_OK(beside());
+      ASSERT_EQ(expected.changed(guard.stream), "") << "crowd of " << bytes << ", round " << round;
+    }
+  }
+}
+
+// A CTA's last stores may still wait for L2 when it has nothing else to do. Whoever has its SM
+// next fills shared memory at once: had they not read theirs, NaNs would be stored.
+TEST_F(GpuGemmNeighbours, ACtaStaysUntilItsStoresHaveRead) {
+  for (const std::string text : {"1024x8x14336:gate_up", "1024x8x14336:gate_up:save",
+                                 "1024x14336x8:down", "1024x8x14336:gate_up_grad"}) {
+    const Problem problem = harness::parse_case(text).value().problem;
+    for (const std::string& config : config_names("cuda.sm90", problem, gpu::rig().device())) {
+      const StreamGuard next;
+      ASSERT_NO_FATAL_FAILURE(expect_right_in_a_crowd(
+          text, config, 10, [&] { return gpu::fill_shared_memory(next.stream); }));
+      ASSERT_CUDA(cudaStreamSynchronize(next.stream));
+    }
+  }
+}
+
+// Tiles cut into many pieces and into few. Sums that a CTA leaves for another are NaN until they
+// are there, and in a crowd a ticket may be on its way faster than they.
+TEST_F(GpuGemmNeighbours, PartialSumsAreReadWhenTheyAreThere) {
+  for (const std::string text : {"20x264x8200:down", "100x1032x2056:gate_up", "300x520x2056:mlp"}) {
+    const Problem problem = harness::parse_case(text).value().problem;
+    for (const std::string& config : config_names("cuda.sm90", problem, gpu::rig().device())) {
+      if (config.find("sk") == std::string::npos) continue;
+      ASSERT_NO_FATAL_FAILURE(expect_right_in_a_crowd(text, config, 40, [] { return Status{}; }));
+    }
+  }
 }
 
 // In mlp_grad what writes dg and du has all but ended when the products start, so that these may go

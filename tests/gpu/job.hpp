@@ -83,7 +83,10 @@ inline std::string run_once(harness::OperandSet& set, const char* variant, const
 
 struct StreamGuard {
   cudaStream_t stream = nullptr;
-  StreamGuard() { EXPECT_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
+  /// Of two streams whose CTAs wait for room those of the lower number go first.
+  explicit StreamGuard(int priority = 0) {
+    EXPECT_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));
+  }
   ~StreamGuard() { EXPECT_CUDA(cudaStreamDestroy(stream)); }
   StreamGuard(const StreamGuard&) = delete;
   StreamGuard& operator=(const StreamGuard&) = delete;

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that a kernel under test has beside it: some that hold SMs, and producers that write what
-// it reads late.
+// Kernels that a kernel under test has beside it: some that hold SMs, some that crowd the ways to
+// L2, and producers that write what it reads late.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "cuda/launch.hpp"
 #include "cuda/ptx/grid_dependency.cuh"
+#include "cuda/ptx/mbarrier.cuh"
 #include "cuda/tile/grid_barrier.cuh"
 #include "job.hpp"
 
@@ -66,6 +69,92 @@ inline Status hold_sms(unsigned sms, cudaStream_t stream) {
   shape.block.x = 32;
   shape.smem_bytes = 200 * 1024;  // no other CTA of ours fits beside it
   return cuda::launch<&spin>(0, shape, stream, SpinParams{500'000});
+}
+
+struct CrowdParams {
+  HoldWords* words;
+  unsigned* sink;
+  unsigned mask;  ///< words of the sink, a power of two, less one
+};
+inline __global__ void crowd(const __grid_constant__ CrowdParams p) {
+  if (threadIdx.x == 0) atomicAdd_system(const_cast<int*>(&p.words->started), 1);
+  const std::uint64_t start = cuda::tile::global_timer_ns();
+  unsigned at = (blockIdx.x * blockDim.x + threadIdx.x) * 0x9E3779B9U;
+  while (p.words->released == 0) {
+    for (int i = 0; i < 4096; ++i) {
+      at = at * 1664525U + 1013904223U;
+      atomicAdd(&p.sink[at >> 8 & p.mask], 1U);  // nobody reads the sum: it is not waited for
+    }
+    if (cuda::tile::global_timer_ns() - start > 10'000'000'000) {
+      if (threadIdx.x == 0) atomicAdd_system(const_cast<int*>(&p.words->gave_up), 1);
+      return;
+    }
+  }
+}
+
+/// While it lives, a warp on each of half the SMs sends additions to `bytes` (a power of two) of
+/// memory as fast as they leave, so that stores of others wait; few bytes lie in few slices of L2.
+/// A warp of 32 registers fits beside every kernel of ours, and half the SMs have none.
+/// NOTE: who launches a kernel for the first time, or allocates, waits for it to end.
+class CrowdedL2 {
+ public:
+  explicit CrowdedL2(std::size_t bytes)
+      : sink_(std::move(harness::RigBuffer::make(rig(), bytes).value())) {
+    EXPECT_CUDA(cudaMallocHost(&words_, sizeof(*words_)));
+    std::memset(words_, 0, sizeof(*words_));
+    cudaFuncAttributes attributes{};
+    EXPECT_CUDA(cudaFuncGetAttributes(&attributes, &crowd));
+    EXPECT_LE(attributes.numRegs, 32);
+    cuda::LaunchShape shape;
+    shape.grid.x = static_cast<unsigned>(rig().device().sm_count) / 2;
+    shape.block.x = 32;
+    const Status launched =
+        cuda::launch<&crowd>(0, shape, stream_.stream,
+                             CrowdParams{words_, reinterpret_cast<unsigned*>(sink_.data()),
+                                         static_cast<unsigned>(bytes / 4 - 1)});
+    EXPECT_OK(launched);
+    while (launched && words_->started < static_cast<int>(shape.grid.x)) {
+      std::this_thread::yield();
+    }
+  }
+  ~CrowdedL2() {
+    words_->released = 1;
+    EXPECT_CUDA(cudaStreamSynchronize(stream_.stream));
+    EXPECT_EQ(words_->gave_up, 0);
+    EXPECT_CUDA(cudaFreeHost(words_));
+  }
+  CrowdedL2(const CrowdedL2&) = delete;
+  CrowdedL2& operator=(const CrowdedL2&) = delete;
+
+ private:
+  StreamGuard stream_;
+  harness::RigBuffer sink_;
+  HoldWords* words_ = nullptr;
+};
+/// Few slices of L2, and all of them with memory behind them.
+inline constexpr std::size_t kCrowds[] = {std::size_t{4} << 10, std::size_t{64} << 20};
+
+// No other CTA of ours fits beside so many but a crowd's.
+inline constexpr int kFilledBytes = 224 * 1024;
+inline __global__ void fill_shared(const __grid_constant__ SpinParams p) {
+  extern __shared__ __align__(16) char fill_shared_raw[];
+  const std::uint32_t base = cuda::ptx::shared_address(fill_shared_raw);
+  constexpr int kStep = 1024 * 16;
+  for (int at = kFilledBytes - kStep + static_cast<int>(threadIdx.x) * 16; at >= 0; at -= kStep) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(base + at), "r"(~0U) : "memory");
+  }
+  spin_ns(p.ns);
+}
+
+/// Sixteen CTAs an SM that fill its shared memory with NaNs, from its end, as soon as they have it,
+/// and stay for some microseconds. In a stream whose CTAs go last each SM has one of them as soon
+/// as somebody else leaves it.
+inline Status fill_shared_memory(cudaStream_t stream) {
+  cuda::LaunchShape shape;
+  shape.grid.x = 16 * static_cast<unsigned>(rig().device().sm_count);
+  shape.block.x = 1024;
+  shape.smem_bytes = kFilledBytes;
+  return cuda::launch<&fill_shared>(0, shape, stream, SpinParams{5000});
 }
 
 struct LateParams {

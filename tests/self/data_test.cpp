@@ -63,6 +63,22 @@ TEST(OperandSetTest, OutputsHoldNaNAndInputsDoNot) {
   }
 }
 
+// Behind each row and behind the last one: a zero of the other operand does not hide a NaN.
+TEST(OperandSetTest, InputsAreFollowedByNaN) {
+  const auto rig = cpu_rig();
+  for (const char* type : {"bf16", "fp16", "fp32", "fp64"}) {
+    const auto set = make_set(std::string("3x5x7:down:pad=2:") + type, *rig);
+    ASSERT_NE(set, nullptr);
+    for (const Operand id : {Operand::kH, Operand::kWDown}) {
+      const auto matrix = set->host_matrix(id);
+      ASSERT_TRUE(matrix);
+      for (std::int64_t r = 0; r < matrix->spec.rows; ++r) {
+        for (std::int64_t c = 7; c < 9; ++c) EXPECT_TRUE(std::isnan(matrix->at(r, c)));
+      }
+    }
+  }
+}
+
 TEST(OperandSetTest, FreshSetsHaveWholeCanaries) {
   const auto rig = cpu_rig();
   for (const char* text :
