@@ -18,7 +18,7 @@
 //   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
 //             stage; producers wait, since each writes half of B into both CTAs
 // words in global memory
-//   step_words[p.step_word]  producers of all CTAs, once a turn and every 64 blocks of k, where a
+//   step_words[p.step_word]  producers of all CTAs, once a turn and every 192 blocks of k, where a
 //   wave reads more than L2 holds
 // mbarriers of gate_up_grad
 //   inputs[s], drained[s]  gate_grad.cuh

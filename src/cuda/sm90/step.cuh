@@ -14,9 +14,10 @@ namespace sluice::cuda::sm90 {
 // one word at the same time only disturb each other's step.
 static __device__ BarrierWord step_words[kStepWords];
 
-// In a turn that all CTAs have they meet at its end, and every so many blocks of k (some 30 us)
-// before it: SMs differ by some percent, which in a turn of 300 us is more than kPatienceNs.
-inline constexpr int kStepBlocks = 64;
+// In a turn that all CTAs have they meet at its end, and in long ones every so many blocks of k (60
+// to 100 us) before it: SMs differ by some percent, which in a turn of 300 us is more than
+// kPatienceNs. NOTE: no more often, since each meeting costs what they differ by since the last.
+inline constexpr int kStepBlocks = 192;
 
 // The block of k at which CTAs meet that have met at block k.
 __device__ __forceinline__ int next_meeting(int k, int k_blocks) {
