@@ -129,17 +129,27 @@ struct UncertainRow {
 };
 
 // A token as a kernel may read it: each block of columns in fixed point. An element that is known
-// for sure and a multiple of the unit is not rounded.
+// for sure and a multiple of the unit is not rounded, nor a block that one element dwarfs for sure,
+// whatever the others' errors and those of a kernel's own sum.
 void round_to_fixed(const Rounding& rounding, UncertainRow& row) {
   if (!rounding.fixed_tokens()) return;
   for (std::size_t begin = 0; begin < row.size(); begin += kBlockElems) {
     const std::size_t end = std::min(begin + kBlockElems, row.size());
     double largest = 0;
+    double least = 0;   // what the largest element has at least
+    double others = 0;  // the sum of all at most, then without the largest
     for (std::size_t i = begin; i < end; ++i) {
       if (!std::isfinite(row.value[i])) continue;
-      largest =
-          std::max(largest, std::fabs(row.value[i]) + row.bound[i] + std::fabs(row.common[i]));
+      const double error = row.bound[i] + std::fabs(row.common[i]);
+      const double most = std::fabs(row.value[i]) + error;
+      others += most;
+      if (most <= largest) continue;
+      largest = most;
+      least = most - 2 * error;
     }
+    others -= largest;
+    // A lone element, not kept, is exact from where its unit is relative to it.
+    if (least > 0x1p-112 && math::dwarfs_others(least, others + 0x1p-16 * largest)) continue;
     const double error = rounding.fixed_error(largest);
     for (std::size_t i = begin; i < end; ++i) {
       const bool sure = row.bound[i] == 0 && row.common[i] == 0;

@@ -83,8 +83,12 @@ std::int64_t dot_task_rows(std::int64_t row_bytes, std::int64_t rows, std::int64
 void schedule_dots(const Problem& p, Schedule& s, Arena& arena) {
   // In fixed point h is stored by whole blocks.
   const std::int64_t cols_unit = s.fixed && p.op == Op::kMlp ? kBlockElems : 8;
-  s.dot_cols = dot_task_rows(bytes_of(p.w_dtype, p.d), p.h, cols_unit, s.threads);
-  s.dot_rows = dot_task_rows(bytes_of(p.w_dtype, p.h), p.d, 8, s.threads);
+  if (p.op != Op::kDown) {
+    s.dot_cols = dot_task_rows(bytes_of(p.w_dtype, p.d), p.h, cols_unit, s.threads);
+  }
+  if (p.op != Op::kGateUp) {
+    s.dot_rows = dot_task_rows(bytes_of(p.w_dtype, p.h), p.d, 8, s.threads);
+  }
   const auto tokens_bytes = [&](std::int64_t k) {
     if (s.fixed) return p.m * FixedRows::stride_bytes(k);
     return p.m * token_stride(k, s.pairs) * size_bytes(token_dtype(p, s.pairs, k));

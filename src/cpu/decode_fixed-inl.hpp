@@ -4,8 +4,8 @@
 // two scales. Included once per SIMD target that can.
 //
 // A block of q4_0 takes 9 vector instructions: bytes to words, and, shift, two vpmaddwd, two sums
-// of integers, a conversion and an FMA. Vectors have 256 bits everywhere: wider
-// ones take a shuffle more a block, and while one is under way Intel's second vector port is shut.
+// of integers, a conversion and an FMA. Vectors have 256 bits everywhere: wider ones take a shuffle
+// more a block, and probably shut a vector port of Intel's while they are under way.
 #if defined(SLUICE_CPU_DECODE_FIXED_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_DECODE_FIXED_INL
 #undef SLUICE_CPU_DECODE_FIXED_INL
@@ -13,8 +13,13 @@
 #define SLUICE_CPU_DECODE_FIXED_INL
 #endif
 
+#include <algorithm>
+#include <bit>
+#include <iterator>
+
 #include "cpu/decode_blocks-inl.hpp"
 #include "cpu/fixed_point.hpp"
+#include "math/block_types.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
@@ -104,20 +109,21 @@ void fixed_dots_of_blocks(const void* const* lines, int count, const FixedRows& 
   dot_blocks<FixedProducts, T>(lines, count, x, tokens, k, out, ldo);
 }
 
-// What is no number by its code, with a scale that takes it out of every sum.
-inline void encode_not_finite(const float* x, FixedBlock& block, float& scale) {
-  scale = kNotFinite;
+// A block as it is, with a scale that takes it out of every sum.
+inline void keep_block(const float* x, DType dtype, FixedBlock& block, float& scale) {
+  scale = kKept;
   for (std::int64_t j = 0; j < kBlockElems; ++j) {
-    block.q[j] = 0;
-    for (std::int16_t code = 1; code < 3; ++code) {
-      if (x[j] == kFixedCodes[code]) block.q[j] = code;
-    }
-    if (x[j] != x[j]) block.q[j] = 3;
+    math::store(&block.q[j], dtype, static_cast<double>(x[j]));
   }
   std::fill(std::begin(block.nibble_shift), std::end(block.nibble_shift), 0);
 }
 
-inline void to_fixed(const float* x, std::int64_t n, FixedBlock* blocks, float* scales) {
+inline bool has_two_nonzero(const float* x) {
+  return std::count_if(x, x + kBlockElems, [](float v) { return v != 0; }) > 1;
+}
+
+inline void to_fixed(const float* x, std::int64_t n, DType dtype, FixedBlock* blocks,
+                     float* scales) {
   const FixedSums d;
   const FixedInts di;
   const FixedWords dw;
@@ -131,14 +137,23 @@ inline void to_fixed(const float* x, std::int64_t n, FixedBlock* blocks, float* 
     const auto bits = static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(di, largest)));
     FixedBlock& block = blocks[b];
     if (HWY_UNLIKELY(bits >= 0x7F800000U)) {
-      encode_not_finite(x, block, scales[b]);
+      keep_block(x, dtype, block, scales[b]);
       continue;
     }
     scales[b] = fixed_scale(bits);
-    const auto factor = hn::Set(d, 1.0F / scales[b]);
+    const float factor = 1.0F / scales[b];
+    auto magnitudes = hn::Zero(d);
     for (std::int64_t j = 0; j < kBlockElems; j += kVec) {
-      const auto q = hn::NearestInt(hn::Mul(hn::LoadU(d, x + j), factor));
-      hn::Store(hn::DemoteTo(half, q), half, block.q + j);
+      const auto v = hn::Mul(hn::LoadU(d, x + j), hn::Set(d, factor));
+      magnitudes = hn::Add(magnitudes, hn::Abs(v));
+      hn::Store(hn::DemoteTo(half, hn::NearestInt(v)), half, block.q + j);
+    }
+    // In units, so that no sum overflows. A lone element is as well off in fixed point.
+    const float top = std::bit_cast<float>(bits) * factor;
+    const float others = hn::GetLane(hn::SumOfLanes(d, magnitudes)) - top;
+    if (HWY_UNLIKELY(math::dwarfs_others(top, others)) && has_two_nonzero(x)) {
+      keep_block(x, dtype, block, scales[b]);
+      continue;
     }
     const auto eight = hn::Set(dw, -8);
     const auto low = add_products(hn::Zero(di), hn::Load(dw, block.q), eight);

@@ -6,7 +6,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <limits>
 
 #include "sluice/types.hpp"
 
@@ -18,16 +17,13 @@ struct FixedBlock {
   /// two that come 16 behind them, as the instruction adds neighbours up.
   static constexpr int kLanes = 8;
 
-  alignas(32) std::int16_t q[kBlockElems];
+  alignas(32) std::int16_t q[kBlockElems];  ///< the tokens' own 16 bits if kept as it is
   std::int32_t nibble_shift[kLanes];  ///< -8 times the sum of a lane's q: nibble n stands for n - 8
 };
 
-/// The scale of a block with an element that is no number. Its q are then codes, of which 0 is any
-/// finite number: none matters beside an infinity.
-inline constexpr float kNotFinite = 0.0F;
-inline constexpr float kFixedCodes[] = {0.0F, std::numeric_limits<float>::infinity(),
-                                        -std::numeric_limits<float>::infinity(),
-                                        std::numeric_limits<float>::quiet_NaN()};
+/// The scale of a block that is kept as it is: one with an element that is no number, or with one
+/// that dwarfs the others (math::dwarfs_others). Products in fixed point leave it out.
+inline constexpr float kKept = 0.0F;
 
 /// The scale of finite columns of which the largest magnitude has these bits: q then takes 15 bits
 /// and a sign, and is less than 2^15 also rounded, since bf16 and fp16 have no more than 11. Below

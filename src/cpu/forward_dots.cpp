@@ -43,7 +43,8 @@ struct Tokens {
            const float* values) const {
     if (fixed) {
       const std::int64_t block = col / kBlockElems;
-      return e.kernels.dot.to_fixed(values, n, fixed_rows().blocks(token) + block,
+      return e.kernels.dot.to_fixed(values, n, e.problem.x_dtype,
+                                    fixed_rows().blocks(token) + block,
                                     fixed_rows().scales(token) + block);
     }
     const auto narrow = e.kernels.row.narrow[static_cast<std::size_t>(dtype)];
@@ -123,7 +124,7 @@ class Forward {
   [[nodiscard]] Lines lines(int phase, std::int64_t task) const;
   [[nodiscard]] Lines lines_with_ahead(int phase, std::int64_t task) const;
   void dots(const Lines& lines, const Tokens& x, std::int64_t k, Sums& out) const;
-  void add_not_finite(const Lines& lines, const Tokens& x, std::int64_t k, Sums& out) const;
+  void add_kept_blocks(const Lines& lines, const Tokens& x, std::int64_t k, Sums& out) const;
   template <class Put>
   void gate_up_columns(std::int64_t task, std::int64_t n, const Put& put) const;
   void load(std::int64_t task) const;
@@ -201,22 +202,28 @@ void Forward::bring_near(int phase, std::int64_t task, const Over& over) const {
   }
 }
 
-// Adds what the fixed point of a token leaves out: blocks with an element that is no number.
-void Forward::add_not_finite(const Lines& lines, const Tokens& x, std::int64_t k, Sums& out) const {
+// Adds what the fixed point of a token leaves out, by the kernel that widens weights.
+void Forward::add_kept_blocks(const Lines& lines, const Tokens& x, std::int64_t k,
+                              Sums& out) const {
+  const auto dots = e_.kernels.dot.dots[static_cast<std::size_t>(p_.w_dtype)];
   for (std::int64_t t = 0; t < p_.m; ++t) {
     const float* const scales = x.fixed_rows().scales(t);
     for (std::int64_t b = 0; b < k / kBlockElems; ++b) {
-      if (scales[b] != kNotFinite) continue;
+      if (scales[b] != kKept) continue;
       const FixedBlock& block = x.fixed_rows().blocks(t)[b];
-      for (std::int64_t i = 0; i < lines.count; ++i) {
-        const void* const w = static_cast<const char*>(lines.row[static_cast<std::size_t>(i)]) +
-                              bytes_of(p_.w_dtype, b * kBlockElems);
-        for (std::int64_t j = 0; j < kBlockElems; ++j) {
-          if (block.q[j] == 0) continue;
-          out.value[t][i] +=
-              static_cast<float>(math::load(w, p_.w_dtype, j)) * kFixedCodes[block.q[j]];
-        }
+      alignas(64) float values[kBlockElems];
+      for (std::int64_t j = 0; j < kBlockElems; ++j) {
+        values[j] = static_cast<float>(math::load(&block.q[j], p_.x_dtype));
       }
+      Lines at = lines;
+      for (std::int64_t i = 0; i < at.count; ++i) {
+        const void*& row = at.row[static_cast<std::size_t>(i)];
+        row = static_cast<const char*>(row) + bytes_of(p_.w_dtype, b * kBlockElems);
+      }
+      alignas(64) float sums[kMaxLines];
+      dots(at.row.data(), static_cast<int>(at.count), values, kBlockElems, 1, kBlockElems, sums,
+           kMaxLines);
+      e_.kernels.row.add(sums, at.count, out.value[t]);
     }
   }
 }
@@ -229,7 +236,7 @@ void Forward::dots(const Lines& lines, const Tokens& x, std::int64_t k, Sums& ou
   if (x.fixed) {
     kernels.fixed_dots[weights](lines.row.data(), count, x.fixed_rows(), tokens, k, out.value[0],
                                 kMaxLines);
-    return add_not_finite(lines, x, k, out);
+    return add_kept_blocks(lines, x, k, out);
   }
   if (e_.schedule.pairs) {
     return kernels.pair_dots[weights](lines.row.data(), count,

@@ -150,13 +150,14 @@ struct DotKernels {
   static constexpr std::int64_t kPairElems = 128;
 
   /// The same of q8_0 or q4_0 with up to max_fixed_tokens tokens in fixed point, multiplied as
-  /// integers. A block of x that is not finite adds nothing. Null where widening is not the slower
-  /// way.
+  /// integers. A block of x that is kept as it is adds nothing. Null where widening is not the
+  /// slower way.
   void (*fixed_dots[kDTypeCount])(const void* const* lines, int count, const FixedRows& x,
                                   int tokens, std::int64_t k, float* out, std::int64_t ldo) = {};
   std::int64_t max_fixed_tokens = 0;
-  /// n columns, whole blocks of bf16 or fp16 that are widened, to fixed point.
-  void (*to_fixed)(const float* x, std::int64_t n, FixedBlock* blocks, float* scales) = nullptr;
+  /// n columns, whole blocks of `dtype`, bf16 or fp16, that are widened, to fixed point.
+  void (*to_fixed)(const float* x, std::int64_t n, DType dtype, FixedBlock* blocks,
+                   float* scales) = nullptr;
   /// Where the columns of each kPairElems of a token go.
   using PairOrder = std::array<std::uint8_t, kPairElems>;
 };

@@ -71,4 +71,11 @@ inline constexpr bool kIsBlock = requires {
   }
 }
 
+/// Whether the largest magnitude of a block of tokens dwarfs the others, given their sum. Fixed
+/// point would then round them to its unit, so such a block stays as it is (docs/numerics.md).
+template <class Real>
+[[nodiscard]] constexpr bool dwarfs_others(Real largest, Real others) noexcept {
+  return largest > 2 * others;
+}
+
 }  // namespace sluice::math

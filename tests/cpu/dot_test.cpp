@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "cpu/blocking.hpp"
@@ -227,11 +228,11 @@ constexpr DType kFixedTypes[] = {DType::kQ8_0, DType::kQ4_0};
 class Fixed {
  public:
   Fixed(const DotKernels& kernels, const std::vector<float>& x, std::int64_t stride, int tokens,
-        std::int64_t k)
+        std::int64_t k, DType dtype = DType::kBF16)
       : data_(static_cast<std::size_t>(FixedRows::stride_bytes(k) * tokens) / sizeof(Line)),
         rows_(data_.data(), k) {
     for (std::int64_t t = 0; t < tokens; ++t) {
-      kernels.to_fixed(&x[static_cast<std::size_t>(t * stride)], k, rows_.blocks(t),
+      kernels.to_fixed(&x[static_cast<std::size_t>(t * stride)], k, dtype, rows_.blocks(t),
                        rows_.scales(t));
     }
   }
@@ -295,6 +296,10 @@ TEST_P(Dot, FixedPointHoldsTheLargestSums) {
   }
 }
 
+float kept(const FixedBlock& block, DType dtype, std::size_t j) {
+  return static_cast<float>(math::load(&block.q[j], dtype));
+}
+
 // docs/numerics.md, "Fixed point".
 TEST_P(Dot, FixedPointRoundsWithinItsBound) {
   const DotKernels& kernels = dot_kernels(GetParam());
@@ -313,9 +318,13 @@ TEST_P(Dot, FixedPointRoundsWithinItsBound) {
         x[j] = dtype == DType::kBF16 ? math::widen(math::to_bf16(static_cast<float>(v)))
                                      : math::widen(math::to_f16(static_cast<float>(v)));
       }
-      const Fixed fixed(kernels, x, kBlockElems, 1, kBlockElems);
+      const Fixed fixed(kernels, x, kBlockElems, 1, kBlockElems, dtype);
       const FixedBlock& block = *fixed.rows().blocks(0);
       const auto scale = static_cast<double>(*fixed.rows().scales(0));
+      if (*fixed.rows().scales(0) == kKept) {
+        for (std::size_t j = 0; j < x.size(); ++j) ASSERT_EQ(kept(block, dtype, j), x[j]);
+        continue;
+      }
       double largest = 0;
       for (const float v : x) largest = std::max(largest, static_cast<double>(std::abs(v)));
       std::int32_t shift = 0;
@@ -337,17 +346,42 @@ TEST_P(Dot, FixedPointRoundsWithinItsBound) {
 TEST_P(Dot, FixedPointKeepsWhatIsNoNumber) {
   const DotKernels& kernels = dot_kernels(GetParam());
   if (kernels.to_fixed == nullptr) GTEST_SKIP() << "no integers";
-  for (std::size_t code = 1; code < std::size(kFixedCodes); ++code) {
-    std::vector<float> x(2 * kBlockElems, 3.0F);
-    x[5] = kFixedCodes[code];
-    const Fixed fixed(kernels, x, 2 * kBlockElems, 1, 2 * kBlockElems);
-    const FixedBlock* const blocks = fixed.rows().blocks(0);
-    EXPECT_EQ(fixed.rows().scales(0)[0], kNotFinite);
-    EXPECT_EQ(fixed.rows().scales(0)[1] * static_cast<float>(blocks[1].q[5]), 3.0F);
-    for (std::size_t j = 0; j < kBlockElems; ++j) {
-      EXPECT_EQ(blocks[0].q[j], j == 5 ? static_cast<std::int16_t>(code) : 0);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float special : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      std::vector<float> x(2 * kBlockElems, 3.0F);
+      x[5] = special;
+      const Fixed fixed(kernels, x, 2 * kBlockElems, 1, 2 * kBlockElems, dtype);
+      const FixedBlock* const blocks = fixed.rows().blocks(0);
+      EXPECT_EQ(fixed.rows().scales(0)[0], kKept);
+      EXPECT_EQ(fixed.rows().scales(0)[1] * static_cast<float>(blocks[1].q[5]), 3.0F);
+      for (std::size_t j = 0; j < kBlockElems; ++j) {
+        const float got = kept(blocks[0], dtype, j);
+        EXPECT_TRUE(got == x[j] || (std::isnan(got) && std::isnan(x[j]))) << j;
+      }
     }
   }
+}
+
+// A block with one element that dwarfs the others is kept; alone it is exact anyway.
+TEST_P(Dot, FixedPointKeepsWhatOneElementDwarfs) {
+  const DotKernels& kernels = dot_kernels(GetParam());
+  if (kernels.to_fixed == nullptr) GTEST_SKIP() << "no integers";
+  const auto is_kept = [&](float top, float other, int others) {
+    std::vector<float> x(kBlockElems, 0.0F);
+    for (int j = 0; j < others; ++j) x[static_cast<std::size_t>(j)] = -other;
+    x[31] = top;
+    return *Fixed(kernels, x, kBlockElems, 1, kBlockElems).rows().scales(0) == kKept;
+  };
+  EXPECT_FALSE(is_kept(62.0F, 1.0F, 31));
+  EXPECT_TRUE(is_kept(62.5F, 1.0F, 31));
+  EXPECT_TRUE(is_kept(-1000.0F, 1.0F, 31));
+  EXPECT_TRUE(is_kept(3.0F, 1.0F, 1));
+  EXPECT_FALSE(is_kept(2.0F, 1.0F, 1));
+  EXPECT_TRUE(is_kept(0x1.FEp127F, 0x1p-126F, 1));
+  EXPECT_FALSE(is_kept(0x1.FEp127F, 0x1.FEp127F, 31));
+  EXPECT_FALSE(is_kept(5.0F, 0.0F, 31));
+  EXPECT_FALSE(is_kept(0.0F, 0.0F, 31));
 }
 
 constexpr DType kPairTypes[] = {DType::kBF16, DType::kQ8_0, DType::kQ4_0};

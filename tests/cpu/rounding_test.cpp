@@ -5,9 +5,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
-#include "math/float_types.hpp"
+#include "math/block_types.hpp"
 #include "sluice/sluice.hpp"
 #include "targets.hpp"
 
@@ -120,6 +121,54 @@ TEST(Rounding, NormOutputIsRoundedBeforeItIsUsed) {
       for (const math::BF16 v : g) {
         ASSERT_EQ(static_cast<double>(math::widen(v)), expected) << config;
       }
+    }
+  }
+}
+
+// 31 columns beside one 1000 times larger, which meets a weight of 0, and a block as usual: the sum
+// is as good as in fp32, whatever the large one leaves of 16-bit fixed point.
+template <class Block>
+void expect_outlier_costs_nothing(DType x_dtype, float outlier) {
+  Problem p{.op = Op::kDown, .m = 1, .d = 1, .h = 2 * kBlockElems};
+  p.alignment_bytes = 4;
+  p.x_dtype = x_dtype;
+  p.w_dtype = Block::kDType;
+  p.y_dtype = DType::kF32;
+  constexpr int kAt = 5;
+  alignas(4) Block w[2];
+  for (Block& block : w) {
+    block.d = math::to_f16(1.0);
+    int i = 0;
+    for (auto& q : block.q) q = static_cast<std::remove_reference_t<decltype(q)>>(i++ % 7 + 1);
+  }
+  w[0].q[kAt] = Block::kDType == DType::kQ4_0 ? 0x18 : 0;  // nibble 8 stands for 0
+  alignas(4) std::uint16_t h[2 * kBlockElems];
+  double expected = 0;
+  double magnitude = 0;
+  for (int j = 0; j < 2 * kBlockElems; ++j) {
+    const double v = j == kAt ? static_cast<double>(outlier) : 1 + (37 * j % 128) / 128.0;
+    math::store(&h[j], x_dtype, v);
+    const double term = v * math::load(&w[j / kBlockElems], Block::kDType, j);
+    expected += term;
+    magnitude += std::abs(term);
+  }
+  for (const std::string& config : config_names("cpu.simd", p, cpu_device())) {
+    float y = 0;
+    Operands operands;
+    operands.h = h;
+    operands.w_down = w;
+    operands.y = &y;
+    run_on(p, config, operands);
+    EXPECT_NEAR(static_cast<double>(y), expected, 2 * kBlockElems * 0x1p-23 * magnitude)
+        << config << ", " << to_string(x_dtype) << " by " << to_string(Block::kDType);
+  }
+}
+
+TEST(Rounding, AnOutlierTakesNoPrecisionFromItsBlock) {
+  for (const DType x : {DType::kBF16, DType::kF16}) {
+    for (const float outlier : {1000.0F, -1000.0F}) {
+      expect_outlier_costs_nothing<math::Q8_0>(x, outlier);
+      expect_outlier_costs_nothing<math::Q4_0>(x, outlier);
     }
   }
 }
