@@ -409,6 +409,7 @@ std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
   sm90::DecodeShape second_shape = shape_of(p, device, false, true);
   if (p.norm.enabled) second_shape.boxes = false;  // who stores the norm's sum has rows
   const std::size_t seconds = sm90::decode_ranked(second_shape, down);
+  if (firsts == 0 || seconds == 0) return 0;
   const sm90::DecodePair best = sm90::decode_first_pair(
       std::span(gate_up).first(firsts), first_shape, std::span(down).first(seconds), second_shape);
   std::size_t count = 0;
