@@ -114,7 +114,7 @@ std::string simd_describe(const Plan& plan) {
   Lines out;
   const auto bf16 = static_cast<unsigned>(SimdTarget::kAvx512Bf16);
   const bool avoided = plan.device.slow_bf16_products && multiplies_bf16(plan.problem) &&
-                       !s.pairs && (plan.device.simd_targets >> bf16 & 1U) != 0;
+                       !s.pairs && !s.fixed && (plan.device.simd_targets >> bf16 & 1U) != 0;
   if (avoided) out.add("%s", "bf16 is widened: this CPU multiplies it slower than fp32");
   switch (plan.problem.op) {
     case Op::kGateUp:

@@ -158,6 +158,10 @@ TEST(SimdVariant, PutsSlowProductsOfBf16Second) {
   const Problem p = typed(Op::kMlp, kB, kB, kB);
   const std::string why = "bf16 is widened: this CPU multiplies it slower than fp32\n";
   EXPECT_EQ(explain(p, device).blocks.substr(0, why.size()), why);
+  Problem fixed = typed(Op::kMlp, kB, DType::kQ8_0, kB);  // nothing is widened
+  fixed.m = 1;
+  fixed.d = fixed.h = 64;
+  EXPECT_EQ(explain(fixed, device).blocks.find("widened"), std::string::npos);
   Options options;
   options.variant = "cpu.simd";
   options.config = "cpu.simd.avx512_bf16";

@@ -245,6 +245,7 @@ class DeviceInfo:
     driver_version: int
     runtime_version: int
     cublaslt_version: int
+    slow_bf16_products: bool  # of a CPU: sluice_device says what it means
 
 
 @dataclass(frozen=True)
@@ -324,6 +325,7 @@ def _described(device: CDevice) -> DeviceInfo:
         driver_version=device.driver_version,
         runtime_version=device.runtime_version,
         cublaslt_version=device.cublaslt_version,
+        slow_bf16_products=device.slow_bf16_products != 0,
     )  # fmt: skip
 
 

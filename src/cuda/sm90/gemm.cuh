@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
   const int warpgroup = warpgroup_index();
   const int rank = Cfg::kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
   if (threadIdx.x == 256) {
-    ptx::prefetch_tensor_map(p.m >= kTileM ? p.x : p.x_tail);
+    ptx::prefetch_tensor_map(Cfg::kTransposedA || p.m >= kTileM ? p.x : p.x_tail);
     ptx::prefetch_tensor_map(p.w);
   }
   if (threadIdx.x == 0) {

@@ -217,8 +217,8 @@ ColumnCut column_cut(const GemmShape& shape, const Tiling& t) noexcept {
 }
 
 bool keeps_step(const GemmShape& shape, const Tiling& t) noexcept {
-  // Of an H200's 50 MB. With 30 MB a wave (8B's gate_up) step is worth nothing, with 60 (70B's) 2
-  // %, with 119 (405B's) 6 to 8 % (docs/kernels/gate_up.md).
+  // Of an H200's 60 MB, an H100's 50. With 30 MB a wave (8B's gate_up) step is worth nothing, with
+  // 60 (70B's) 2 %, with 119 (405B's) 6 to 8 % (docs/kernels/gate_up.md).
   constexpr std::int64_t kHeldBytes = 40'000'000;
   const std::int64_t row_tiles = ceil_div(ceil_div(shape.m, t.rows), t.cluster);
   const std::int64_t rows = std::min<std::int64_t>(t.group, row_tiles);
