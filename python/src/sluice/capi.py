@@ -245,7 +245,7 @@ class DeviceInfo:
     driver_version: int
     runtime_version: int
     cublaslt_version: int
-    slow_bf16_products: bool  # of a CPU: sluice_device says what it means
+    slow_bf16_products: bool
 
 
 @dataclass(frozen=True)
