@@ -327,7 +327,7 @@ TEST(DecodeConfig, AChainPrefersOneKernel) {
   EXPECT_EQ(first(16, {1024, 3072}), "b32r64k128s9+b32r64k128s9x4");
   EXPECT_EQ(first(48, {896, 4864}), "b64r64k256s3+b64r64k256s3x4");
   EXPECT_EQ(first(16, {2048, 2048}), "b16r64k256s5+b16r64k256s5x2");
-  // The same where what it saves is more; nothing is weighed where a launch has rows.
+  // Two where that saves more; nothing is weighed where a launch has rows.
   EXPECT_EQ(first(64, {4096, 14336}), "b64r128k128s4+b64r64k256s3x2");
   EXPECT_EQ(first(8, {16384, 6656}), "t8r32k512s5+b16r64k256s5");
   EXPECT_EQ(first(1, {576, 1536}), "t8r32k256s5+t8r16k512s4");

@@ -156,6 +156,24 @@ TEST(GemmConfig, MoreTokensNeverCostLess) {
   }
 }
 
+// Every meeting of a turn is ahead of the last by kStepBlocks to twice as many, and the last one is
+// the turn's end; short turns have that one alone.
+TEST(GemmConfig, CtasMeetAtTheEndOfATurnAndBetween) {
+  constexpr int kStep = cuda::sm90::kStepBlocks;
+  for (const int k_blocks : {1, 7, kStep - 1, kStep, 2 * kStep - 1, 2 * kStep, 448, 832, 1664}) {
+    int meetings = 0;
+    for (int k = 0; k < k_blocks; ++meetings) {
+      const int next = cuda::sm90::next_meeting(k, k_blocks);
+      EXPECT_LT(next - k, 2 * kStep) << k_blocks;
+      EXPECT_GE(next - k, std::min(kStep, k_blocks)) << k_blocks;
+      ASSERT_GT(next, k);
+      ASSERT_LE(next, k_blocks);
+      k = next;
+    }
+    EXPECT_EQ(meetings, std::max(1, k_blocks / kStep)) << k_blocks;
+  }
+}
+
 TEST(GemmConfig, ADeviceSmallerThanAClusterHasACost) {
   GemmShape shape = gate_up(512, 4096, 14336);
   shape.sm_count = 1;

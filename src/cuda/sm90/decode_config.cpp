@@ -202,18 +202,23 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
 DecodePair decode_first_pair(std::span<const DecodeTiling> gate_up,
                              const DecodeShape& gate_up_shape, std::span<const DecodeTiling> down,
                              const DecodeShape& down_shape) noexcept {
+  const auto one_kernel = [](DecodeTiling a, const DecodeTiling& b) {
+    a.split = b.split;
+    return a.boxes && a == b;
+  };
   const auto us = [&](const DecodePair& pair) {
-    const DecodeTiling& first = gate_up[pair.gate_up];
-    DecodeTiling second = down[pair.down];
-    const double both = decode_model_us(first, gate_up_shape) + decode_model_us(second, down_shape);
-    second.split = first.split;
-    return both + (first == second ? 0 : kTwoKernelsUs);
+    return decode_model_us(gate_up[pair.gate_up], gate_up_shape) +
+           decode_model_us(down[pair.down], down_shape);
   };
   DecodePair best;
-  if (!gate_up[0].boxes || !down[0].boxes) return best;
-  for (std::size_t i = 0; i < gate_up.size() && gate_up[i].boxes; ++i) {
-    for (std::size_t j = 0; j < down.size() && down[j].boxes; ++j) {
-      if (us({i, j}) < us(best)) best = {i, j};
+  const bool both_boxes = gate_up[0].boxes && down[0].boxes;
+  if (!both_boxes || one_kernel(gate_up[0], down[0])) return best;
+  double least = us(best) + kTwoKernelsUs;
+  for (std::size_t i = 0; i < gate_up.size(); ++i) {
+    for (std::size_t j = 0; j < down.size(); ++j) {
+      if (!one_kernel(gate_up[i], down[j]) || us({i, j}) >= least) continue;
+      best = {i, j};
+      least = us(best);
     }
   }
   return best;

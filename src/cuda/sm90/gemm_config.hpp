@@ -79,6 +79,18 @@ struct ColumnCut {
 /// come to more than one tile, and what a wave reads is more than L2 holds.
 [[nodiscard]] bool keeps_step(const GemmShape& shape, const Tiling& tiling) noexcept;
 
+/// CTAs in step meet at the end of a turn that all have and, in long ones, every so many blocks of
+/// k (60 to 100 us) before it: SMs differ by some percent, which in a turn of 300 us is more than
+/// they wait for each other. No more often, since a meeting costs what they differ by since the
+/// last.
+inline constexpr int kStepBlocks = 192;
+
+/// The block of k, of a turn's k_blocks, at which CTAs meet that have met at block k; k_blocks is
+/// the turn's end.
+[[nodiscard]] constexpr int next_meeting(int k, int k_blocks) noexcept {
+  return k_blocks - k < 2 * kStepBlocks ? k_blocks : k + kStepBlocks;
+}
+
 /// Stream-K is offered up to so many, where whole tiles come into their own.
 /// docs/kernels/gate_up.md.
 inline constexpr int kStreamKMaxTokens = 384;

@@ -14,16 +14,6 @@ namespace sluice::cuda::sm90 {
 // one word at the same time only disturb each other's step.
 static __device__ BarrierWord step_words[kStepWords];
 
-// In a turn that all CTAs have they meet at its end, and in long ones every so many blocks of k (60
-// to 100 us) before it: SMs differ by some percent, which in a turn of 300 us is more than
-// kPatienceNs. NOTE: no more often, since each meeting costs what they differ by since the last.
-inline constexpr int kStepBlocks = 192;
-
-// The block of k at which CTAs meet that have met at block k.
-__device__ __forceinline__ int next_meeting(int k, int k_blocks) {
-  return k_blocks - k < 2 * kStepBlocks ? k_blocks : k + kStepBlocks;
-}
-
 // Keeps the CTAs of a grid in step: they read the same rows and columns at about the same k, and
 // where a wave reads more than L2 holds, one that has run ahead finds nothing there that others
 // left, nor leaves anything. A hint, on which nothing depends but time: no data passes, and who has
