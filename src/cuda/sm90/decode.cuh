@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kResident<Cfg>)
   if (brings_weights) start = prepare_weights<Cfg>(p);
   __syncthreads();
   if constexpr (Cfg::kWeightBoxes) {
-    if (p.split > 1 && exchange_is_apart<Cfg>(p)) ptx::cluster_arrive_relaxed();
+    if (p.split > 1) ptx::cluster_arrive_relaxed();
   }
   if (warp < kConsumerWarps) {
     consume_all<Cfg>(p, smem);

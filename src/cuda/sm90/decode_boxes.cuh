@@ -33,16 +33,6 @@ __device__ __forceinline__ int first_unit() {
   return Cfg::kTurns ? 0 : static_cast<int>(threadIdx.x) / 128 * (kWgmmaRows / kMmaRows);
 }
 
-// Whether the stages of a cluster's one block leave the end of the ring unused, where its CTAs
-// exchange sums: nobody then waits until the others have read theirs. Rank 0 has the most chunks.
-template <class Cfg>
-__device__ __forceinline__ bool exchange_is_apart(const DecodeParams& p) {
-  const int columns = p.h_out.base != nullptr ? p.d : p.h;
-  const int chunks = (columns + Cfg::kDepth - 1) / Cfg::kDepth;
-  const int used = group_share(chunks, 0, p.split).size() * Cfg::kStageBytes;
-  return used + Cfg::kExchangeBytes <= Cfg::kStages * Cfg::kStageBytes;
-}
-
 // One box of weights: unit `unit`, columns from k.
 template <bool kGated>
 __device__ __forceinline__ void copy_box(const DecodeParams& p, char* to, int k, int unit,
@@ -143,10 +133,9 @@ __device__ __forceinline__ void exchange_sums(const DecodeParams& p, const Decod
   constexpr int kSlices = Cfg::kTokens / kSliceTokens;
   constexpr int kEach = kSlices / kSplit;
   constexpr int kThreads = Cfg::kTurns ? kConsumers / 2 : kConsumers;
-  char* const end = smem.base + Cfg::kStages * Cfg::kStageBytes;
   // [rank][slice of this CTA][thread]
-  float4* const box = reinterpret_cast<float4*>(end - Cfg::kExchangeBytes) +
-                      static_cast<int>(threadIdx.x) % kThreads;
+  float4* const box =
+      reinterpret_cast<float4*>(smem.scratch()) + static_cast<int>(threadIdx.x) % kThreads;
   if (threadIdx.x == 0) {
     const int slices = (p.m + kSliceTokens - 1) / kSliceTokens;
     const int own = (slices - rank + kSplit - 1) / kSplit;
@@ -155,9 +144,7 @@ __device__ __forceinline__ void exchange_sums(const DecodeParams& p, const Decod
         static_cast<std::uint32_t>(own * kSplit * kThreads * static_cast<int>(sizeof(float4))));
   }
   __syncwarp();
-  // This CTA has read its last stage, and written nothing that others read.
-  if (!exchange_is_apart<Cfg>(p)) ptx::cluster_arrive_relaxed();
-  ptx::cluster_wait();
+  ptx::cluster_wait();  // the others have begun, and so have their mbarriers
 #pragma unroll
   for (int j = 0; j < kSlices; ++j) {
     if (j * kSliceTokens >= p.m) break;

@@ -76,14 +76,15 @@ struct BoxesConfig {
   static constexpr int kWeightsAt = 0;
   static constexpr int kActivationsAt = kRows * kDepth * 2;
   static constexpr int kStageBytes = (kRows + kTokens) * kDepth * 2;
-  static constexpr int kScratchBytes = 4 * kConsumerWarps;  // the norm's sums
+  static constexpr int kNormBytes = 4 * kConsumerWarps;  // the norm's sums
+  // Sums that the CTAs of a cluster exchange. Room of their own, so that nobody who sends waits
+  // until the others have read their last stages.
+  static constexpr int kExchangeBytes = kRows * kTokens * 4;
+  static constexpr int kScratchBytes = kExchangeBytes + kNormBytes;
   static_assert(kTokens % (2 * kSliceTokens) == 0 && kRows % kMmaRows == 0 &&
                 kDepth % kSpanColumns == 0);
   static_assert(kRows / kMmaRows * kSpans <= 32 * kWeightWarps);
   static_assert(kRows == kWgmmaRows || kRows == 2 * kWgmmaRows);
-  // Sums that the CTAs of a cluster exchange, at the end of the ring.
-  static constexpr int kExchangeBytes = kRows * kTokens * 4;
-  static_assert(kExchangeBytes <= kStages * kStageBytes);
 };
 
 template <class Cfg>
