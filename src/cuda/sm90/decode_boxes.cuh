@@ -141,17 +141,22 @@ __device__ __forceinline__ void exchange_sums(const DecodeParams& p, const Decod
     const int own = (slices - rank + kSplit - 1) / kSplit;
     ptx::mbarrier_arrive_expect_bytes(
         smem.exchanged(),
-        static_cast<std::uint32_t>(own * kSplit * kThreads * static_cast<int>(sizeof(float4))));
+        static_cast<std::uint32_t>(own * (kSplit - 1) * kThreads *
+                                   static_cast<int>(sizeof(float4))));
   }
   __syncwarp();
   ptx::cluster_wait();  // the others have begun, and so have their mbarriers
 #pragma unroll
   for (int j = 0; j < kSlices; ++j) {
     if (j * kSliceTokens >= p.m) break;
-    const float* part = &d[j * 4];
-    ptx::store_to_peer(ptx::peer_address(box + (rank * kEach + j / kSplit) * kThreads, j % kSplit),
-                       make_float4(part[0], part[1], part[2], part[3]),
-                       ptx::peer_address(&smem.exchanged(), j % kSplit));
+    const float4 part = {d[j * 4], d[j * 4 + 1], d[j * 4 + 2], d[j * 4 + 3]};
+    float4* const at = box + (rank * kEach + j / kSplit) * kThreads;
+    if (j % kSplit == rank) {
+      *at = part;  // which this thread alone reads
+    } else {
+      ptx::store_to_peer(ptx::peer_address(at, j % kSplit), part,
+                         ptx::peer_address(&smem.exchanged(), j % kSplit));
+    }
   }
   // One block: the first phase.
   ptx::mbarrier_wait<ptx::Completer::kCluster>(smem.exchanged(), 0);
