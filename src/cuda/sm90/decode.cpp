@@ -335,10 +335,12 @@ class Launcher {
     return {};
   }
 
-  // Units of down, or of gate_up, to each cluster of a launch.
-  [[nodiscard]] sm90::EvenShares shares(const DecodeTiling& tiling, bool down, int ctas) const {
-    const int units = sm90::units_of(static_cast<int>(down ? p_.d : p_.h), tiling.boxes, !down);
-    return sm90::even_shares(units, ctas / tiling.split);
+  // How the CTAs of a launch divide down, or gate_up.
+  [[nodiscard]] sm90::DecodeShares shares(const DecodeTiling& t, bool down, int ctas) const {
+    const int unit = sm90::unit_size(t.boxes, !down);
+    return sm90::decode_shares(
+        sm90::units_of(static_cast<int>(down ? p_.d : p_.h), t.boxes, !down), ctas / t.split,
+        t.rows / (down ? unit : 2 * unit), static_cast<int>(down ? p_.h : p_.d), t.depth, t.split);
   }
 
   Status start(DecodeParams& params, const DecodeTiling& tiling) const {
@@ -350,8 +352,8 @@ class Launcher {
     launch.device = device_.ordinal;
     launch.ctas = sm90::decode_ctas(tiling, down, down ? p_.d : p_.h, device_.sm_count);
     params.shares = shares(tiling, down, launch.ctas);
-    params.both = gate_up && down ? 1 : 0;
-    launch.cooperative = (gate_up && down) || params.norm.n.base != nullptr;
+    params.gate_up = gate_up ? 1 : 0;
+    launch.meets = (gate_up && down) || params.norm.n.base != nullptr;
     launch.stream = stream_;
     return sm90::launch_decode(launch, params);
   }

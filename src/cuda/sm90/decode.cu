@@ -16,12 +16,15 @@ constexpr bool serves(const DecodeTiling& t) {
 
 template <class Cfg>
 Status launch_config(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
+  if constexpr (!Cfg::kMeets && kResident<Cfg> == 1 && !Cfg::kNorm) {
+    if (launch.meets) return launch_config<Meeting<Cfg>>(launch, params);
+  }
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(launch.ctas));
   shape.block = dim3(kDecodeThreads);
   shape.smem_bytes = DecodeSmem<Cfg>::kBytes;
   shape.programmatic = true;
-  shape.cooperative = launch.cooperative;
+  shape.cooperative = launch.meets;
   shape.cluster = static_cast<unsigned>(launch.tiling.split);
   return cuda::launch<decode<Cfg>>(launch.device, shape, launch.stream, params);
 }

@@ -41,6 +41,7 @@ namespace sluice::cuda::sm90 {
 struct WeightStart {
   DecodePhase phase;             // that the launch begins with
   const char* source = nullptr;  // of rows: own_row() of its first block
+  std::uint64_t policy = 0;
 };
 
 // Computed while the mbarriers are initialised, since the SM has neither parameters nor
@@ -48,12 +49,12 @@ struct WeightStart {
 template <class Cfg>
 __device__ __forceinline__ WeightStart prepare_weights(const DecodeParams& p) {
   WeightStart start;
-  const bool gated = p.h_out.base != nullptr;
-  start.phase = gated ? gate_up_phase<Cfg>(p) : down_phase<Cfg>(p);
+  start.phase = first_phase<Cfg>(p);
   if constexpr (!Cfg::kWeightBoxes) {
-    start.source =
-        gated ? own_row<Cfg, true>(p, start.phase, 0) : own_row<Cfg, false>(p, start.phase, 0);
+    start.source = p.gate_up != 0 ? own_row<Cfg, true>(p, start.phase, 0)
+                                  : own_row<Cfg, false>(p, start.phase, 0);
   }
+  start.policy = ptx::evict_first_policy();
   // NOTE: or the compiler moves it all to where it is read.
   asm volatile(""
                : "+l"(start.source), "+r"(start.phase.blocks), "+r"(start.phase.units.begin),
@@ -64,12 +65,11 @@ __device__ __forceinline__ WeightStart prepare_weights(const DecodeParams& p) {
 template <class Cfg, bool kGated>
 __device__ __forceinline__ void stream_weights(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
                                                const WeightStart& start,
-                                               tile::RingCursor<Cfg::kStages>& ring,
-                                               std::uint64_t policy) {
+                                               tile::RingCursor<Cfg::kStages>& ring) {
   if constexpr (Cfg::kWeightBoxes) {
-    stream_boxes<Cfg, kGated>(p, smem, start.phase, ring, policy);
+    stream_boxes<Cfg, kGated>(p, smem, start.phase, ring, start.policy);
   } else {
-    stream_rows<Cfg, kGated>(p, smem, start.phase, start.source, ring, policy);
+    stream_rows<Cfg, kGated>(p, smem, start.phase, start.source, ring, start.policy);
   }
 }
 
@@ -99,23 +99,23 @@ __device__ __forceinline__ void prefetch_next(const DecodeParams& p, const Decod
 template <class Cfg>
 __device__ __forceinline__ void produce_weights(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
                                                 WeightStart start) {
-  const std::uint64_t policy = ptx::evict_first_policy();
   tile::RingCursor<Cfg::kStages> ring{0, 1};
   if (p.weights_static == 0) ptx::wait_for_prerequisites();
-  if (p.h_out.base != nullptr) {
-    stream_weights<Cfg, true>(p, smem, start, ring, policy);
+  if (p.gate_up != 0) {
+    stream_weights<Cfg, true>(p, smem, start, ring);
     // Half rings, two CTAs on an SM, have no such gap.
     if constexpr (kResident<Cfg> == 1) {
       prefetch_next<Cfg>(p, smem, start.phase.blocks * start.phase.chunks.size());
     }
-  }
-  if constexpr (!Cfg::kNorm) {
-    if (p.both != 0) {
+    if constexpr (Cfg::kMeets) {
+      if (p.y.base == nullptr) return;
       start.phase = down_phase<Cfg>(p);
       if constexpr (!Cfg::kWeightBoxes) start.source = own_row<Cfg, false>(p, start.phase, 0);
+    } else {
+      return;
     }
-    if (p.y.base != nullptr) stream_weights<Cfg, false>(p, smem, start, ring, policy);
   }
+  if constexpr (!Cfg::kNorm) stream_weights<Cfg, false>(p, smem, start, ring);
 }
 
 // Streams the activations of one phase: a lane with a `row` brings its columns of a chunk (m lanes
@@ -172,29 +172,29 @@ template <class Cfg>
 __device__ __forceinline__ void produce_activations(const DecodeParams& p,
                                                     const DecodeSmem<Cfg>& smem) {
   tile::RingCursor<Cfg::kStages> ring{0, 1};
-  int barriers = 0;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   ptx::launch_dependents();
   if constexpr (Cfg::kNorm) prefetch_residual(p);
   // What is computed behind the wait delays the first copy.
-  const DecodePhase gate_up = p.h_out.base != nullptr ? gate_up_phase<Cfg>(p) : DecodePhase{};
-  const DecodePhase down = p.y.base != nullptr ? down_phase<Cfg>(p) : DecodePhase{};
+  const bool gate_up = p.gate_up != 0;
+  const DecodePhase first = first_phase<Cfg>(p);
   const int rows = activation_rows<Cfg>(p);
-  const char* x_row = lane < rows ? activation_row<Cfg>(p, lane) : nullptr;
   const char* h_row = static_cast<const char*>(p.h_in.base) + lane * p.h_in.row_bytes;
+  const char* row = !gate_up ? h_row : lane < rows ? activation_row<Cfg>(p, lane) : nullptr;
+  const CUtensorMap& map = gate_up ? p.x_map : p.h_map;
   if constexpr (Cfg::kActivationBoxes) {
-    if (lane == 0) {
-      ptx::prefetch_tensor_map(p.h_out.base != nullptr ? p.x_map : p.h_map);
-    }
+    if (lane == 0) ptx::prefetch_tensor_map(map);
   }
   ptx::wait_for_prerequisites();
-  if (p.h_out.base != nullptr) {
-    if (!Cfg::kNorm && p.norm.n.base != nullptr) meet<Cfg>(p, smem.ready(0), barriers++);
-    stream_activations<Cfg>(x_row, p.x_map, rows, smem, gate_up, ring);
-    if (!Cfg::kNorm && p.y.base != nullptr) meet<Cfg>(p, smem.ready(1), barriers++);
-  }
-  if (!Cfg::kNorm && p.y.base != nullptr) {
-    stream_activations<Cfg>(h_row, p.h_map, p.m, smem, down, ring);
+  if constexpr (Cfg::kMeets) {
+    int barriers = 0;
+    if (p.norm.n.base != nullptr) meet<Cfg>(p, smem.ready(0), barriers++);
+    stream_activations<Cfg>(row, map, rows, smem, first, ring);
+    if (!gate_up || p.y.base == nullptr) return;
+    meet<Cfg>(p, smem.ready(1), barriers++);
+    stream_activations<Cfg>(h_row, p.h_map, p.m, smem, down_phase<Cfg>(p), ring);
+  } else {
+    stream_activations<Cfg>(row, map, gate_up ? rows : p.m, smem, first, ring);
   }
 }
 
@@ -227,22 +227,39 @@ class Consumer {
 template <class Cfg>
 __device__ __forceinline__ void consume_all(const DecodeParams& p, const DecodeSmem<Cfg>& smem) {
   Consumer<Cfg> consumer;
+  const DecodePhase first = first_phase<Cfg>(p);
   ptx::wait_for_prerequisites();  // biases, residual; and h and y may still be read or written
-  if constexpr (Cfg::kNorm) {
-    consumer.template consume<true>(p, smem, gate_up_phase<Cfg>(p));
-  } else {
+  if constexpr (Cfg::kMeets) {
     if (p.norm.n.base != nullptr) {
       normalise_rows<typename Cfg::Element>(p, smem.scratch());
       announce(smem.ready(0));
     }
-    if (p.h_out.base != nullptr) {
-      consumer.template consume<true>(p, smem, gate_up_phase<Cfg>(p));
-      if (p.y.base != nullptr) announce(smem.ready(1));
-    }
-    if (p.y.base != nullptr) {
+  }
+  if constexpr (Cfg::kNorm) {
+    consumer.template consume<true>(p, smem, first);
+  } else if (p.gate_up != 0) {
+    consumer.template consume<true>(p, smem, first);
+    if constexpr (Cfg::kMeets) {
+      if (p.y.base == nullptr) return;
+      announce(smem.ready(1));
       consumer.template consume<false>(p, smem, down_phase<Cfg>(p));
     }
+  } else {
+    consumer.template consume<false>(p, smem, first);
   }
+}
+
+// NOTE: by one thread. A lane for each takes ptx::mbarrier_init 80 clocks a lane, this ten.
+template <class Cfg>
+__device__ __forceinline__ void init_barriers(const DecodeSmem<Cfg>& smem) {
+  for (int s = 0; s < Cfg::kStages; ++s) {
+    ptx::mbarrier_init(smem.full(s), kWeightWarps + 1);
+    ptx::mbarrier_init(smem.empty(s), Cfg::kReaders);
+  }
+  ptx::mbarrier_init(smem.ready(0), kConsumerWarps);
+  ptx::mbarrier_init(smem.ready(1), kConsumerWarps);
+  ptx::mbarrier_init(smem.exchanged(), 1);
+  ptx::fence_mbarrier_init();
 }
 
 template <class Cfg>
@@ -250,24 +267,13 @@ __global__ void __launch_bounds__(kDecodeThreads, kResident<Cfg>)
     decode(const __grid_constant__ DecodeParams p) {
   extern __shared__ __align__(1024) char raw[];
   const DecodeSmem<Cfg> smem{raw};
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < Cfg::kStages; ++s) {
-      ptx::mbarrier_init(smem.full(s), kWeightWarps + 1);
-      ptx::mbarrier_init(smem.empty(s), Cfg::kReaders);
-    }
-    ptx::mbarrier_init(smem.ready(0), kConsumerWarps);
-    ptx::mbarrier_init(smem.ready(1), kConsumerWarps);
-    ptx::mbarrier_init(smem.exchanged(), 1);
-    ptx::fence_mbarrier_init();
-  }
   const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (threadIdx.x == 0) init_barriers<Cfg>(smem);
   const bool brings_weights = warp >= kConsumerWarps && warp < kConsumerWarps + kWeightWarps;
   WeightStart start;
   if (brings_weights) start = prepare_weights<Cfg>(p);
   __syncthreads();
-  if constexpr (Cfg::kWeightBoxes) {
-    if (p.split > 1) ptx::cluster_arrive_relaxed();
-  }
+  if (split_of<Cfg>(p) > 1) ptx::cluster_arrive_relaxed();
   if (warp < kConsumerWarps) {
     consume_all<Cfg>(p, smem);
   } else if (brings_weights) {

@@ -309,7 +309,8 @@ template <class Cfg, bool kGated>
 __device__ __forceinline__ void consume_boxes(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
                                               const DecodePhase& phase, Turns& turns) {
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
-  const int rank = Group(p.split).rank;
+  const int split = split_of<Cfg>(p);
+  const int rank = Group(split).rank;
   for (int b = 0; b < phase.blocks; ++b) {
     tile::RingCursor<Cfg::kStages> ring;
     ring.skip_to(turns.step);
@@ -330,11 +331,11 @@ __device__ __forceinline__ void consume_boxes(const DecodeParams& p, const Decod
     }
     if (Cfg::kTurns) ptx::named_barrier_arrive(kRingBarrier + (warpgroup ^ 1), kConsumers);
     ptx::wgmma_fence_accumulators(d);
-    if (p.split == 2) exchange_sums<Cfg, 2>(p, smem, rank, d);
+    if (split == 2) exchange_sums<Cfg, 2>(p, smem, rank, d);
     if constexpr (Cfg::kTokens >= 4 * kSliceTokens) {
-      if (p.split == 4) exchange_sums<Cfg, 4>(p, smem, rank, d);
+      if (split == 4) exchange_sums<Cfg, 4>(p, smem, rank, d);
     }
-    const OwnTokens tokens(p.split, rank);
+    const OwnTokens tokens(split, rank);
     if constexpr (kGated) {
       finish_pairs<Cfg>(p, phase.block(b), tokens, d);
     } else {

@@ -240,17 +240,11 @@ WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& 
   next.split = down.split;
   next.depth = down.depth;
   next.unit_rows = unit_size(down.boxes, false);
-  next.shares = even_shares(units_of(d, down.boxes, false), next.ctas / down.split);
-  next.chunks = even_shares((h + down.depth - 1) / down.depth, down.split);
-  const auto first_block = [&](int group) {
-    return make_phase(next.shares.part(group), down.rows / next.unit_rows, h, down.depth)
-        .block(0)
-        .size();
-  };
-  next.larger_block = first_block(0);
-  next.smaller_block = first_block(next.ctas / down.split - 1);
+  next.shares = decode_shares(units_of(d, down.boxes, false), next.ctas / down.split,
+                              down.rows / next.unit_rows, h, down.depth, down.split);
   // A larger share may be cut once more, into smaller blocks.
-  const int rows = std::max(next.larger_block, next.smaller_block) * next.unit_rows;
+  const int rows =
+      std::max(next.rows(0).size(), next.rows(next.ctas - 1).size());
   if (rows == 0) return {};
   const int bytes = down.boxes ? kBoxesPrefetchBytes : kPrefetchBytes;
   next.columns = std::min(bytes / (2 * rows) / kSpanColumns * kSpanColumns, h);

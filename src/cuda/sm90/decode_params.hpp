@@ -47,19 +47,19 @@ struct DecodeParams {
   int d;
   int h;
   int weights_static;
-  int split;          // of K among the CTAs of a cluster; 1 with both operators
-  int both;           // gate_up and down in one launch
-  EvenShares shares;  // units of down, of gate_up where the launch has no down, to each cluster
+  int split;            // of K among the CTAs of a cluster; 1 with both operators
+  int gate_up;          // the launch begins with gate_up
+  DecodeShares shares;  // of down; of gate_up where the launch has no down
+  PairWalk pair;
   WeightRows w_gate;
   WeightRows w_up;
+  WeightRows w_down;
   RowMajor h_out;  // null: no gate_up
   RowMajor y;      // null: no down
-  WeightRows w_down;
   RowMajor x;     // [m, d], or n
   RowMajor h_in;  // [m, h]
   DecodeNorm norm;
   WeightPrefetch next;
-  PairWalk pair;
   int up_first;       // the pairs' first rows are up
   CUtensorMap x_map;  // where activations come by boxes: x, 64 columns x m
   CUtensorMap h_map;
@@ -78,7 +78,7 @@ struct DecodeLaunch {
   DType dtype = DType::kBF16;
   int device = 0;
   int ctas = 0;
-  bool cooperative = false;  // the kernel has a grid barrier
+  bool meets = false;  // all CTAs at a grid barrier: a cooperative launch
   Stream stream = nullptr;
 };
 

@@ -22,6 +22,7 @@ template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, in
           int kNormRowCount = 0>
 struct RowsConfig {
   using Element = ElementType;
+  static constexpr bool kMeets = false;
   static constexpr int kTokens = kTokenCount;
   static constexpr int kRows = kRowCount;
   static constexpr int kDepth = kDepthCount;
@@ -60,6 +61,7 @@ inline constexpr int kWgmmaRows = 64;
 template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount>
 struct BoxesConfig {
   using Element = ElementType;
+  static constexpr bool kMeets = false;
   static constexpr int kTokens = kTokenCount;
   static constexpr int kRows = kRowCount;
   static constexpr int kDepth = kDepthCount;
@@ -85,6 +87,14 @@ struct BoxesConfig {
                 kDepth % kSpanColumns == 0);
   static_assert(kRows / kMmaRows * kSpans <= 32 * kWeightWarps);
   static_assert(kRows == kWgmmaRows || kRows == 2 * kWgmmaRows);
+};
+
+/// The same in a launch whose CTAs meet at grid barriers: with the norm's prologue, with both
+/// operators. A kernel of its own, for of what the others do not need they would read the
+/// instructions, before their first copy too.
+template <class Cfg>
+struct Meeting : Cfg {
+  static constexpr bool kMeets = true;
 };
 
 template <class Cfg>
@@ -143,25 +153,42 @@ struct Group {
 
 template <class Cfg>
 __device__ __forceinline__ int split_of(const DecodeParams& p) {
-  return Cfg::kWeightBoxes ? p.split : 1;
+  return Cfg::kWeightBoxes && !Cfg::kMeets ? p.split : 1;
+}
+
+// The phase that the launch has shares of: down, or gate_up where that is all.
+template <class Cfg>
+__device__ __forceinline__ DecodePhase last_phase(const DecodeParams& p, int columns) {
+  const Group group(split_of<Cfg>(p));
+  return p.shares.phase(group.index, group.rank, columns);
 }
 
 template <class Cfg>
 __device__ __forceinline__ DecodePhase gate_up_phase(const DecodeParams& p) {
-  const Group group(split_of<Cfg>(p));
-  const UnitRange units = p.both == 0
-                              ? p.shares.part(group.index)
-                              : gate_up_beside_down(p.d, p.h, Cfg::kWeightBoxes, group.index,
-                                                    static_cast<int>(gridDim.x));
-  return make_phase(units, Cfg::kRows / (2 * kUnitPairs<Cfg>), p.d, Cfg::kDepth, group.rank,
-                    split_of<Cfg>(p));
+  if constexpr (Cfg::kMeets) {
+    if (p.y.base != nullptr) {
+      const UnitRange units =
+          gate_up_beside_down(p.d, p.h, Cfg::kWeightBoxes, static_cast<int>(blockIdx.x),
+                              static_cast<int>(gridDim.x));
+      return make_phase(units, Cfg::kRows / (2 * kUnitPairs<Cfg>), p.d, Cfg::kDepth);
+    }
+  }
+  return last_phase<Cfg>(p, p.d);
 }
 
 template <class Cfg>
 __device__ __forceinline__ DecodePhase down_phase(const DecodeParams& p) {
-  const Group group(split_of<Cfg>(p));
-  return make_phase(p.shares.part(group.index), Cfg::kRows / kUnitRows<Cfg>, p.h, Cfg::kDepth,
-                    group.rank, split_of<Cfg>(p));
+  return last_phase<Cfg>(p, p.h);
+}
+
+/// The phase that the launch begins with.
+template <class Cfg>
+__device__ __forceinline__ DecodePhase first_phase(const DecodeParams& p) {
+  if constexpr (Cfg::kMeets) {
+    return p.gate_up != 0 ? gate_up_phase<Cfg>(p) : down_phase<Cfg>(p);
+  } else {
+    return last_phase<Cfg>(p, p.gate_up != 0 ? p.d : p.h);
+  }
 }
 
 }  // namespace sluice::cuda::sm90

@@ -23,8 +23,7 @@ struct UnitRange {
   [[nodiscard]] constexpr int size() const noexcept { return end - begin; }
 };
 
-/// [0, total) in parts whose sizes differ by at most one. A value, so that the host can divide: a
-/// launch's first copy waits for what its producers compute (0.4 us, when they divided).
+/// [0, total) in parts whose sizes differ by at most one. A value, so that the host can divide.
 struct EvenShares {
   int each = 0;
   int rest = 0;
@@ -118,32 +117,62 @@ struct DecodePhase {
           group_share((columns + depth - 1) / depth, part, parts)};
 }
 
+/// How the groups of a launch divide one matrix product, all that takes a division: the host's
+/// work, for a launch's first copy waits for what its producers compute.
+struct DecodeShares {
+  EvenShares units;  ///< to each group
+  // Of a group's units, the blocks: of the first units.rest groups, which have one more, and of the
+  // others.
+  int larger_blocks = 0;
+  int smaller_blocks = 0;
+  EvenShares larger;
+  EvenShares smaller;
+  EvenShares chunks;  ///< of a block's columns to each CTA of a group
+
+  /// The phase of CTA `rank` of group `group`.
+  [[nodiscard]] constexpr DecodePhase phase(int group, int rank, int columns) const noexcept {
+    const bool is_larger = group < units.rest;
+    return {units.part(group), is_larger ? larger_blocks : smaller_blocks,
+            is_larger ? larger : smaller, columns, chunks.part(rank)};
+  }
+};
+
+/// The shares of `groups` groups of `split` CTAs, where a block has up to units_a_block of `units`.
+[[nodiscard]] constexpr DecodeShares decode_shares(int units, int groups, int units_a_block,
+                                                   int columns, int depth, int split) noexcept {
+  DecodeShares shares;
+  shares.units = even_shares(units, groups);
+  const DecodePhase larger =
+      make_phase({0, shares.units.each + 1}, units_a_block, columns, depth);
+  const DecodePhase smaller = make_phase({0, shares.units.each}, units_a_block, columns, depth);
+  shares.larger_blocks = larger.blocks;
+  shares.larger = larger.block_sizes;
+  shares.smaller_blocks = smaller.blocks;
+  shares.smaller = smaller.block_sizes;
+  shares.chunks = even_shares((columns + depth - 1) / depth, split);
+  return shares;
+}
+
 /// What a launch of gate_up brings into L2 for the launch of down behind it: of each CTA's first
-/// block of w_down, which it reads first, so many columns. The host divides shares and blocks here
-/// too.
+/// block of w_down, which it reads first, so many columns.
 struct WeightPrefetch {
-  EvenShares shares;  ///< units of w_down to each group of `split` CTAs
-  EvenShares chunks;  ///< of `depth` columns to each CTA of a group
+  DecodeShares shares;  ///< of w_down, to groups of `split` CTAs
   int unit_rows = 1;
   int ctas = 0;
   int split = 1;
   int depth = 0;
-  int larger_block = 0;  ///< units of the first block of the larger shares
-  int smaller_block = 0;
   int columns = 0;  ///< 0: none are brought
 
   /// The rows of the first block of a CTA of down, the last one perhaps beyond the matrix; of one
   /// that is not there none.
   [[nodiscard]] constexpr UnitRange rows(int cta) const noexcept {
     if (cta >= ctas) return {};
-    const int group = cta / split;
-    const int begin = shares.part(group).begin;
-    const int block = group < shares.rest ? larger_block : smaller_block;
-    return {begin * unit_rows, (begin + block) * unit_rows};
+    const UnitRange block = shares.phase(cta / split, 0, 0).block(0);
+    return {block.begin * unit_rows, block.end * unit_rows};
   }
   /// The first column that the CTA reads of them.
   [[nodiscard]] constexpr int first_column(int cta) const noexcept {
-    return chunks.part(cta % split).begin * depth;
+    return shares.chunks.part(cta % split).begin * depth;
   }
 };
 
