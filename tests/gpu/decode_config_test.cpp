@@ -55,6 +55,43 @@ TEST(DecodeSchedule, EvenSharesTileTheRange) {
   }
 }
 
+// What the host divides is what each CTA would: its units, in blocks that fit, as many as the
+// largest share needs.
+TEST(DecodeSchedule, TheHostDividesShares) {
+  for (const int units : {1, 7, 131, 132, 133, 561, 896, 1792, 2369}) {
+    for (const int groups : {1, 33, 66, 132}) {
+      if (groups > units) continue;
+      for (const int units_a_block : {2, 4, 8, 16}) {
+        for (const int split : {1, 2, 4}) {
+          const auto shares =
+              cuda::sm90::decode_shares(units, groups, units_a_block, 1000, 128, split);
+          for (int group = 0; group < groups; ++group) {
+            const UnitRange own = cuda::sm90::even_share(units, group, groups);
+            int next_chunk = 0;
+            for (int rank = 0; rank < split; ++rank) {
+              const DecodePhase phase = shares.phase(group, rank, 1000);
+              EXPECT_EQ(phase.columns, 1000);
+              EXPECT_EQ(phase.chunks.begin, next_chunk);
+              next_chunk = phase.chunks.end;
+              EXPECT_EQ(phase.blocks, shares.blocks);
+              int next = own.begin;
+              for (int b = 0; b < phase.blocks; ++b) {
+                EXPECT_EQ(phase.block(b).begin, next);
+                EXPECT_LE(phase.block(b).size(), units_a_block);
+                next = phase.block(b).end;
+              }
+              EXPECT_EQ(next, own.end);
+            }
+            EXPECT_EQ(next_chunk, 8);
+          }
+          const int largest = (units + groups - 1) / groups;
+          EXPECT_EQ(shares.blocks, (largest + units_a_block - 1) / units_a_block);
+        }
+      }
+    }
+  }
+}
+
 // Every CTA of mlp reads the same bytes, to the nearest pair.
 TEST(DecodeSchedule, PairsBalanceTheBytesOfBothMatrices) {
   for (const auto& [d, h] : kWidths) {
@@ -92,10 +129,11 @@ TEST(DecodeSchedule, EveryChunkOfEveryRowFillsOneSlotOfOneBlock) {
         std::vector<int> seen(std::size_t{2} * kRows * static_cast<std::size_t>(chunks));
         for (int cta = 0; cta < ctas; ++cta) {
           const int group = cta / split;
-          const UnitRange units = cuda::sm90::even_share(
-              cuda::sm90::units_of(kRows, t.boxes, gated), group, ctas / split);
-          const DecodePhase phase = cuda::sm90::make_phase(
-              units, t.rows / (gated ? 2 * size : size), kColumns, t.depth, cta % split, split);
+          const DecodePhase phase =
+              cuda::sm90::decode_shares(cuda::sm90::units_of(kRows, t.boxes, gated), ctas / split,
+                                        t.rows / (gated ? 2 * size : size), kColumns, t.depth,
+                                        split)
+                  .phase(group, cta % split, kColumns);
           for (int b = 0; b < phase.blocks; ++b) {
             const UnitRange block = phase.block(b);
             EXPECT_GT(block.size(), 0);
@@ -144,8 +182,9 @@ TEST(DecodeSchedule, BoxesOfBothMatricesAreShared) {
   }
 }
 
-// What gate_up's launch brings into L2 for down's of up to 32 tokens, in small models 16: what each
-// CTA of down reads first, 64 KiB of rows or 32 of boxes at most, whole units of the copy engine.
+// What gate_up's launch brings into L2 for down's: what each CTA of down reads first, whole units
+// of the copy engine; 64 KiB of rows at most, of boxes 32, in small models 16, and 16 more where
+// there are more than 16 tokens.
 TEST(DecodeSchedule, APrefetchIsTheFirstBlockOfDown) {
   int prefetches = 0;
   std::vector<Widths> widths(std::begin(kWidths), std::end(kWidths));
@@ -158,9 +197,10 @@ TEST(DecodeSchedule, APrefetchIsTheFirstBlockOfDown) {
           down.split = split;
           if (split > 1 && !down.boxes) continue;
           const auto next = cuda::sm90::decode_prefetch(gate_up, down, d, h, kSmCount);
-          const int most = 6.0 * d * h <= 800e3 * kSmCount ? 16 : 32;
-          EXPECT_EQ(next.columns > 0,
-                    !gate_up.half && gate_up.tokens <= most && down.tokens <= most);
+          EXPECT_EQ(next.columns > 0, !gate_up.half);
+          const bool small = 6.0 * d * h <= 800e3 * kSmCount;
+          const bool many = gate_up.tokens > 16 || down.tokens > 16;
+          const int most = !down.boxes ? 64 : (small ? 16 : 32) + (many ? 16 : 0);
           if (next.columns == 0) continue;
           ++prefetches;
           EXPECT_EQ(next.columns % 8, 0);  // as h is
@@ -176,12 +216,12 @@ TEST(DecodeSchedule, APrefetchIsTheFirstBlockOfDown) {
               continue;
             }
             const DecodePhase phase =
-                cuda::sm90::make_phase(cuda::sm90::even_share(units, group, groups),
-                                       down.rows / size, h, down.depth, cta % split, split);
+                cuda::sm90::decode_shares(units, groups, down.rows / size, h, down.depth, split)
+                    .phase(group, cta % split, h);
             EXPECT_EQ(rows.begin, phase.block(0).begin * size) << d << " " << cta;
             EXPECT_EQ(rows.end, phase.block(0).end * size) << d << " " << cta;
             EXPECT_EQ(next.first_column(cta), phase.chunks.begin * down.depth);
-            EXPECT_LE(rows.size() * next.columns * 2, (down.boxes ? 32 : 64) << 10) << d;
+            EXPECT_LE(rows.size() * next.columns * 2, most << 10) << d;
           }
         }
       }
@@ -256,19 +296,24 @@ TEST(DecodeConfig, RanksTheNarrowestTilings) {
   EXPECT_EQ(cuda::sm90::decode_ranked({65, 4096, 14336, true, true, kSmCount}, out), 0U);
 }
 
-// Where a launch's latency weighs more than a deep ring, the ring that leaves room for the next
-// launch's CTA comes first; in gate_up the wider one where its 32 slots hold a CTA's rows.
+// In the smallest models a few tokens, and in small ones up to 16 whose weights cannot come by
+// boxes, begin with the ring that leaves room for the next launch's CTA; in gate_up of up to 8 with
+// the wider one where its 32 slots hold a CTA's rows.
 TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
   std::array<DecodeTiling, 32> out;
-  const auto first = [&](int m, Widths w, bool down) {
-    cuda::sm90::decode_ranked({m, w.d, w.h, !down, down, kSmCount}, out);
+  const auto first = [&](int m, Widths w, bool down, bool boxes = true) {
+    cuda::sm90::decode_ranked({m, w.d, w.h, !down, down, kSmCount, boxes}, out);
     return name_of(out[0]);
   };
   EXPECT_EQ(first(1, {576, 1536}, false), "t8r32k256s5");
-  EXPECT_EQ(first(8, {2048, 2048}, false), "t8r32k256s5");
-  EXPECT_EQ(first(8, {1024, 3072}, false), "t8r16k512s4");
-  EXPECT_EQ(first(8, {1024, 3072}, true), "t8r16k512s4");
-  // Of more tokens boxes lead, where the weights can come so.
+  EXPECT_EQ(first(4, {640, 2048}, true), "t8r16k512s4");
+  EXPECT_EQ(first(8, {2048, 2048}, false, false), "t8r32k256s5");
+  EXPECT_EQ(first(8, {1024, 3072}, false, false), "t8r16k512s4");
+  EXPECT_EQ(first(8, {1024, 3072}, true, false), "t8r16k512s4");
+  // Boxes lead of more tokens, and in less small models.
+  EXPECT_EQ(first(5, {576, 1536}, false), "b16r64k256s5");
+  EXPECT_EQ(first(1, {960, 2560}, false), "b16r64k256s5");
+  EXPECT_EQ(first(8, {1024, 3072}, true), "b16r64k256s5x2");
   EXPECT_EQ(first(9, {576, 1536}, false), "b16r64k256s5");
   EXPECT_EQ(first(16, {2048, 2048}, true), "b16r64k256s5x2");
   EXPECT_EQ(first(9, {1152, 6912}, false), "b16r64k256s5");
@@ -307,7 +352,7 @@ TEST(DecodeConfig, FewTokensLeadWithEvenBoxes) {
     EXPECT_EQ(first(m, {16384, 6656}, false), "t8r32k512s5");  // 7 boxes of 512 KiB for 6.3
     EXPECT_EQ(first(m, {16384, 6656}, true), "b16r64k256s5");
     EXPECT_EQ(first(m, {4096, 14336}, false, false), "t8r32k512s5");
-    EXPECT_EQ(first(m, {1024, 3072}, false), "t8r16k512s4");  // small
+    EXPECT_EQ(first(m, {1536, 8960}, false), "b16r64k256s5");  // small: always
   }
 }
 
@@ -325,10 +370,10 @@ TEST(DecodeConfig, AChainPrefersOneKernel) {
     return name_of(ups[pair.gate_up]) + "+" + name_of(backs[pair.down]);
   };
   EXPECT_EQ(first(16, {1024, 3072}), "b32r64k128s9+b32r64k128s9x4");
-  EXPECT_EQ(first(48, {896, 4864}), "b64r64k256s3+b64r64k256s3x4");
+  EXPECT_EQ(first(48, {896, 4864}), "b64r64k128s6+b64r64k128s6x4");
   EXPECT_EQ(first(16, {2048, 2048}), "b16r64k256s5+b16r64k256s5x2");
   // Two where that saves more; nothing is weighed where a launch has rows.
-  EXPECT_EQ(first(64, {4096, 14336}), "b64r128k128s4+b64r64k256s3x2");
+  EXPECT_EQ(first(64, {4096, 14336}), "b64r128k128s4+b64r64k128s6x2");
   EXPECT_EQ(first(8, {16384, 6656}), "t8r32k512s5+b16r64k256s5");
   EXPECT_EQ(first(1, {576, 1536}), "t8r32k256s5+t8r16k512s4");
 }
@@ -397,13 +442,13 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
             "cuda.sm90_decode_chain sm90.decode_chain.mlp.b16r64k256s5+r64k256s5x2");
   // Each launch of the chain has the tiling that its operator would have alone.
   EXPECT_EQ(chosen("40x4096x14336:mlp", h200()),
-            "cuda.sm90_decode_chain sm90.decode_chain.mlp.b64r128k128s4+r64k256s3x2");
+            "cuda.sm90_decode_chain sm90.decode_chain.mlp.b64r128k128s4+r64k128s6x2");
   EXPECT_EQ(chosen("17x4096x14336:mlp", h200()),
             "cuda.sm90_decode_chain sm90.decode_chain.mlp.b32r64k128s9+r64k128s9x2");
   EXPECT_EQ(chosen("9x4096x14336:gate_up:fp16", h200()),
             "cuda.sm90_decode sm90.decode.gate_up.b16r64k256s5");
   EXPECT_EQ(chosen("40x4096x14336:down", h200()),
-            "cuda.sm90_decode sm90.decode.down.b64r64k256s3x2");
+            "cuda.sm90_decode sm90.decode.down.b64r64k128s6x2");
   EXPECT_EQ(chosen("64x8192x28672:gate_up", h200()),
             "cuda.sm90_decode sm90.decode.gate_up.b64r128k128s4");
   EXPECT_EQ(chosen("65x4096x14336:down:residual", h200()).substr(0, 10), "cuda.sm90 ");
@@ -468,7 +513,7 @@ TEST(CudaSm90Decode, TheChainOffersEveryTilingOfBothLaunches) {
       const std::string both = name.substr(name.rfind('.') + 1);
       const std::size_t plus = both.find('+');
       firsts.insert(both.substr(0, plus));
-      // "+r64k256s3x2": of as many tokens as the first.
+      // "+r64k128s6x2": of as many tokens as the first.
       std::string second = plus == std::string::npos ? both : both.substr(plus + 1);
       if (second[0] == 'r') second.insert(0, both.substr(0, both.find('r')));
       seconds.insert(second);

@@ -14,6 +14,7 @@
 #include "cuda/tensor_map.hpp"
 #include "cuda/variants.hpp"
 #include "cuda/workspace.hpp"
+#include "math/gate.hpp"
 
 namespace sluice::cuda {
 namespace {
@@ -126,7 +127,7 @@ struct Tilings {
   DecodeTiling down;
 };
 
-// "t16r64k256s5", or of two launches "b64r128k128s4+r64k256s3x2" where both are for as many tokens
+// "t16r64k256s5", or of two launches "b64r128k128s4+r64k128s6x2" where both are for as many tokens
 // and of a kind (a deferred norm's "n" is gate_up's alone), "t16r64k256s5+b16r64k256s5x2" where
 // not.
 Config make_config(const char* family, const Problem& p, const Tilings& tilings) {
@@ -273,6 +274,7 @@ class Launcher {
     params.d = static_cast<int>(p_.d);
     params.h = static_cast<int>(p_.h);
     params.gate = p_.gate;
+    params.plain_gate = math::is_plain(p_.gate) ? 1 : 0;
     params.split = 1;
     params.weights_static = p_.weights_static ? 1 : 0;
     params.header = header_;
@@ -338,9 +340,9 @@ class Launcher {
   // How the CTAs of a launch divide down, or gate_up.
   [[nodiscard]] sm90::DecodeShares shares(const DecodeTiling& t, bool down, int ctas) const {
     const int unit = sm90::unit_size(t.boxes, !down);
-    return sm90::decode_shares(
-        sm90::units_of(static_cast<int>(down ? p_.d : p_.h), t.boxes, !down), ctas / t.split,
-        t.rows / (down ? unit : 2 * unit), static_cast<int>(down ? p_.h : p_.d), t.depth, t.split);
+    return sm90::decode_shares(sm90::units_of(static_cast<int>(down ? p_.d : p_.h), t.boxes, !down),
+                               ctas / t.split, t.rows / (down ? unit : 2 * unit),
+                               static_cast<int>(down ? p_.h : p_.d), t.depth, t.split);
   }
 
   Status start(DecodeParams& params, const DecodeTiling& tiling) const {

@@ -48,7 +48,7 @@ Status launch_typed(const DecodeLaunch& launch, const DecodeParams& params) noex
                       RowsConfig<E, 16, 16, 512, 3>, RowsConfig<E, 16, 64, 256, 5>,
                       RowsConfig<E, 16, 32, 512, 4>, BoxesConfig<E, 16, 64, 256, 5>,
                       BoxesConfig<E, 32, 64, 128, 9>, BoxesConfig<E, 32, 128, 128, 5>,
-                      BoxesConfig<E, 64, 64, 256, 3>, BoxesConfig<E, 64, 128, 128, 4>>(launch,
+                      BoxesConfig<E, 64, 64, 128, 6>, BoxesConfig<E, 64, 128, 128, 4>>(launch,
                                                                                        params);
 }
 

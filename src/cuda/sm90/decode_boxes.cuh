@@ -8,7 +8,7 @@
 // stage    weights: depth / 64 spans of { rows x 64 }, 128-byte swizzle; sixteen rows are 8 gate
 //          rows and the up rows of the same numbers, which one thread then holds, or rows of w_down
 //          | activations: depth / 64 spans of { tokens x 64 }, 128-byte swizzle; m tokens filled
-// exchange behind the last stage, over the end of the ring: [rank][slice][thread] four sums
+// scratch  sums that the CTAs of a cluster exchange: [rank][slice][thread] four sums
 // named barriers 2 + w, 256: "the ring is yours", from the other warpgroup to w. Without it w might
 //          meet a stage's mbarrier a whole turn of the ring too early and take it for full.
 #pragma once
@@ -60,9 +60,9 @@ __device__ __forceinline__ void stream_boxes(const DecodeParams& p, const Decode
                                              tile::RingCursor<Cfg::kStages>& ring,
                                              std::uint64_t policy) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int box = weight_slot();
-  const int unit = box / Cfg::kSpans;
-  const int span = box % Cfg::kSpans;
+  const auto box = static_cast<unsigned>(weight_slot());
+  const int unit = static_cast<int>(box / Cfg::kSpans);
+  const int span = static_cast<int>(box % Cfg::kSpans);
   const int offset = span * Cfg::kRows * kSpanBytes + unit * kBoxBytes;
   for (int b = 0; b < phase.blocks; ++b) {
     const UnitRange block = phase.block(b);
@@ -123,57 +123,92 @@ __device__ __forceinline__ void multiply_boxes(const StageTiles<Cfg>& tiles, Sum
 }
 
 // The CTAs of a cluster divide K and, of the sums, the slices of eight tokens: slice j is finished
-// by CTA j % kSplit, which gets here the parts of all ranks and adds them in their order. One
-// block, so the ring is free behind its last stage: sums change hands at its end. They are counted
-// where they arrive, so nobody waits for more, and no CTA leaves while parts are on their way to
-// it.
-template <class Cfg, int kSplit>
-__device__ __forceinline__ void exchange_sums(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
-                                              int rank, Sums<Cfg>& d) {
-  constexpr int kSlices = Cfg::kTokens / kSliceTokens;
-  constexpr int kEach = kSlices / kSplit;
-  constexpr int kThreads = Cfg::kTurns ? kConsumers / 2 : kConsumers;
-  // [rank][slice of this CTA][thread]
-  float4* const box =
-      reinterpret_cast<float4*>(smem.scratch()) + static_cast<int>(threadIdx.x) % kThreads;
-  if (threadIdx.x == 0) {
-    const int slices = (p.m + kSliceTokens - 1) / kSliceTokens;
-    const int own = (slices - rank + kSplit - 1) / kSplit;
-    ptx::mbarrier_arrive_expect_bytes(
-        smem.exchanged(),
-        static_cast<std::uint32_t>(own * (kSplit - 1) * kThreads *
-                                   static_cast<int>(sizeof(float4))));
+// by CTA j % kSplit, which gets here the parts of all ranks and adds them in their order; they are
+// then d[0], d[4], .. One block, so each thread sends once. Sums are counted where they arrive, and
+// no CTA leaves while parts are on their way to it.
+//
+// NOTE: rank and addresses are constants or one value a peer, no branch stands between the slices:
+// of a launch's end each instruction is its time.
+template <class Cfg>
+struct Exchange {
+  static constexpr int kSlices = Cfg::kTokens / kSliceTokens;
+  static constexpr int kThreads = Cfg::kTurns ? kConsumers / 2 : kConsumers;
+  static constexpr int kSumsBytes = kThreads * static_cast<int>(sizeof(float4));
+
+  // Whether a rank finishes any slice.
+  static __device__ __forceinline__ bool finishes(const DecodeParams& p, int rank) {
+    return rank * kSliceTokens < p.m;
   }
-  __syncwarp();
-  ptx::cluster_wait();  // the others have begun, and so have their mbarriers
+
+  // Says what this CTA gets; one thread, before it sends.
+  static __device__ __forceinline__ void expect(const DecodeParams& p, std::uint64_t& exchanged,
+                                                int split, int rank) {
+    const int parts = finishes(p, rank) ? kSlices / split * (split - 1) : 0;
+    ptx::mbarrier_arrive_expect_bytes(exchanged, static_cast<std::uint32_t>(parts * kSumsBytes));
+  }
+
+  template <int kSplit, int kRank>
+  static __device__ __forceinline__ void run_as(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
+                                                Sums<Cfg>& d) {
+    constexpr int kEach = kSlices / kSplit;
+    // [rank][slice of the receiver][thread]
+    float4* const box =
+        reinterpret_cast<float4*>(smem.scratch()) + static_cast<int>(threadIdx.x) % kThreads;
 #pragma unroll
-  for (int j = 0; j < kSlices; ++j) {
-    if (j * kSliceTokens >= p.m) break;
-    const float4 part = {d[j * 4], d[j * 4 + 1], d[j * 4 + 2], d[j * 4 + 3]};
-    float4* const at = box + (rank * kEach + j / kSplit) * kThreads;
-    if (j % kSplit == rank) {
-      *at = part;  // which this thread alone reads
-    } else {
-      ptx::store_to_peer(ptx::peer_address(at, j % kSplit), part,
-                         ptx::peer_address(&smem.exchanged(), j % kSplit));
+    for (int to = 0; to < kSplit; ++to) {
+      if (to == kRank || !finishes(p, to)) continue;
+      const std::uint32_t there = ptx::peer_address(box + kRank * kEach * kThreads, to);
+      const std::uint32_t barrier = ptx::peer_address(&smem.exchanged(), to);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const float* part = &d[(i * kSplit + to) * 4];
+        ptx::store_to_peer(there + i * kSumsBytes, make_float4(part[0], part[1], part[2], part[3]),
+                           barrier);
+      }
+    }
+    if (!finishes(p, kRank)) return;
+    // One block: the first phase.
+    ptx::mbarrier_wait<ptx::Completer::kCluster>(smem.exchanged(), 0);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      float4 sum = {};
+#pragma unroll
+      for (int from = 0; from < kSplit; ++from) {
+        const float* own = &d[(i * kSplit + kRank) * 4];
+        const float4 part = from == kRank ? make_float4(own[0], own[1], own[2], own[3])
+                                          : box[(from * kEach + i) * kThreads];
+        if (from == 0) {
+          sum = part;
+        } else {
+          sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
+        }
+      }
+      d[i * 4] = sum.x;
+      d[i * 4 + 1] = sum.y;
+      d[i * 4 + 2] = sum.z;
+      d[i * 4 + 3] = sum.w;
     }
   }
-  // One block: the first phase.
-  ptx::mbarrier_wait<ptx::Completer::kCluster>(smem.exchanged(), 0);
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    float4 sum = box[i * kThreads];
-#pragma unroll
-    for (int from = 1; from < kSplit; ++from) {
-      const float4 part = box[(from * kEach + i) * kThreads];
-      sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
+
+  static __device__ __forceinline__ void run(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
+                                             int split, int rank, Sums<Cfg>& d) {
+    ptx::cluster_wait();  // the others have begun, and so have their mbarriers
+    if (split == 2) {
+      rank == 0 ? run_as<2, 0>(p, smem, d) : run_as<2, 1>(p, smem, d);
+    } else if constexpr (kSlices >= 4) {
+      switch (rank) {
+        case 0:
+          return run_as<4, 0>(p, smem, d);
+        case 1:
+          return run_as<4, 1>(p, smem, d);
+        case 2:
+          return run_as<4, 2>(p, smem, d);
+        default:
+          return run_as<4, 3>(p, smem, d);
+      }
     }
-    d[i * 4] = sum.x;
-    d[i * 4 + 1] = sum.y;
-    d[i * 4 + 2] = sum.z;
-    d[i * 4 + 3] = sum.w;
   }
-}
+};
 
 // What a thread's sums of a block belong to: of slice i of eight tokens d[4 i] and d[4 i + 1] to
 // tokens first + i step and the one behind it, in one row; d[4 i + 2], d[4 i + 3] to the same
@@ -198,8 +233,8 @@ struct TokenColumn {
       : at(reinterpret_cast<char*>(element_at<Element>(matrix, tokens.first, column))),
         row_bytes(matrix.row_bytes),
         step_bytes(matrix.row_bytes * tokens.step) {}
-  __device__ __forceinline__ Element* token(int behind) const {
-    return reinterpret_cast<Element*>(behind == 0 ? at : at + row_bytes);
+  __device__ __forceinline__ Element* token(int behind, int further = 0) const {
+    return reinterpret_cast<Element*>(behind == 0 ? at : at + row_bytes) + further;
   }
   __device__ __forceinline__ void advance() { at += step_bytes; }
 };
@@ -210,21 +245,44 @@ struct TokenColumn {
 template <class Cfg>
 inline constexpr int kTogether = Cfg::kTokens / kSliceTokens / 2;
 
+// Where a thread's results of a block go, computed before its sums are there.
+template <class Cfg, bool kGated>
+struct BlockOutput {
+  OwnTokens tokens;
+  int column;  // of h or y: that of d[0]
+  int rows;    // of those of d[0] and d[2] so many are in the block and the matrix; of a pair both
+  TokenColumn<typename Cfg::Element> out;
+
+  __device__ BlockOutput(const DecodeParams& p, UnitRange block, const Group& group, int split)
+      : BlockOutput(p, block, group, split,
+                    block.begin + first_unit<Cfg>() + static_cast<int>(threadIdx.x % 128 / 32)) {}
+
+ private:
+  __device__ BlockOutput(const DecodeParams& p, UnitRange block, const Group& group, int split,
+                         int unit)
+      : tokens(split, group.rank),
+        column(unit *
+               (kGated ? kUnitPairs<Cfg> : kUnitRows<Cfg>)+static_cast<int>(threadIdx.x % 32 / 4)),
+        rows(unit >= block.end                       ? 0
+             : kGated || column + kMmaRows / 2 < p.d ? 2
+                                                     : 1),
+        out(kGated ? p.h_out : p.y, tokens, column) {
+    // NOTE: or the compiler computes them where they are used, behind the block's last stage.
+    asm volatile("" : "+l"(out.at), "+l"(out.step_bytes));
+  }
+};
+
 // h of one block, from a warpgroup's sums.
 template <class Cfg>
-__device__ __forceinline__ void finish_pairs(const DecodeParams& p, UnitRange block,
-                                             const OwnTokens& tokens, const Sums<Cfg>& d) {
+__device__ __forceinline__ void finish_pairs(const DecodeParams& p, BlockOutput<Cfg, true>& to,
+                                             const Sums<Cfg>& d) {
   using Element = typename Cfg::Element;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int unit = block.begin + first_unit<Cfg>() + static_cast<int>(threadIdx.x) % 128 / 32;
-  if (unit >= block.end) return;
-  const int pair = unit * kUnitPairs<Cfg> + lane / 4;
-  const float b_gate = p.b_gate != nullptr ? vector_at<Element>(p.b_gate, pair) : 0;
-  const float b_up = p.b_gate != nullptr ? vector_at<Element>(p.b_up, pair) : 0;
+  if (to.rows == 0) return;
+  const float b_gate = p.b_gate != nullptr ? vector_at<Element>(p.b_gate, to.column) : 0;
+  const float b_up = p.b_gate != nullptr ? vector_at<Element>(p.b_up, to.column) : 0;
   const bool up_first = p.up_first != 0;
-  tile::with_epilogue_gate(p.gate, [&](const Gate& gate) {
-    TokenColumn<Element> h(p.h_out, tokens, pair);
-    int token = tokens.first;
+  tile::with_epilogue_gate(p.gate, p.plain_gate != 0, [&](const Gate& gate) {
+    int token = to.tokens.first;
 #pragma unroll
     for (int i = 0; i < Cfg::kTokens / kSliceTokens; i += kTogether<Cfg>) {
       if (token >= p.m) break;
@@ -242,10 +300,10 @@ __device__ __forceinline__ void finish_pairs(const DecodeParams& p, UnitRange bl
       }
 #pragma unroll
       for (int j = 0; j < kTogether<Cfg>; ++j) {
-        if (token < p.m) *h.token(0) = values[j][0];
-        if (token + 1 < p.m) *h.token(1) = values[j][1];
-        h.advance();
-        token += tokens.step;
+        if (token < p.m) *to.out.token(0) = values[j][0];
+        if (token + 1 < p.m) *to.out.token(1) = values[j][1];
+        to.out.advance();
+        token += to.tokens.step;
       }
     }
   });
@@ -253,47 +311,57 @@ __device__ __forceinline__ void finish_pairs(const DecodeParams& p, UnitRange bl
 
 // y of one block.
 template <class Cfg>
-__device__ __forceinline__ void finish_down(const DecodeParams& p, UnitRange block,
-                                            const OwnTokens& tokens, const Sums<Cfg>& d) {
+__device__ __forceinline__ void finish_down(const DecodeParams& p, BlockOutput<Cfg, false>& to,
+                                            const Sums<Cfg>& d) {
   using Element = typename Cfg::Element;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int unit = block.begin + first_unit<Cfg>() + static_cast<int>(threadIdx.x) % 128 / 32;
-  if (unit >= block.end) return;
+  constexpr int kApart = kMmaRows / 2;
   const bool adds = p.residual.base != nullptr;
+  float bias[2] = {};
+  if (p.b_down != nullptr) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = unit * kUnitRows<Cfg> + half * 8 + lane / 4;
-    if (row >= p.d) break;
-    const float bias = p.b_down != nullptr ? vector_at<Element>(p.b_down, row) : 0;
-    TokenColumn<Element> y(p.y, tokens, row);
-    TokenColumn<Element> residual(p.residual, tokens, row);
-    int token = tokens.first;
+    for (int half = 0; half < 2; ++half) {
+      if (half < to.rows) bias[half] = vector_at<Element>(p.b_down, to.column + half * kApart);
+    }
+  }
+  TokenColumn<Element> residual(p.residual, to.tokens, to.column);
+  int token = to.tokens.first;
 #pragma unroll
-    for (int i = 0; i < Cfg::kTokens / kSliceTokens; i += kTogether<Cfg>) {
-      if (token >= p.m) break;
-      Element added[kTogether<Cfg>][2] = {};
-      if (adds) {
-        int at = token;
-#pragma unroll
-        for (int j = 0; j < kTogether<Cfg>; ++j) {
-          // From L2: with a norm another SM wrote it in this launch.
-          if (at < p.m) added[j][0] = __ldcg(residual.token(0));
-          if (at + 1 < p.m) added[j][1] = __ldcg(residual.token(1));
-          residual.advance();
-          at += tokens.step;
-        }
-      }
+  for (int i = 0; i < Cfg::kTokens / kSliceTokens; i += kTogether<Cfg>) {
+    if (token >= p.m || to.rows == 0) break;
+    Element added[kTogether<Cfg>][2][2] = {};
+    if (adds) {
+      int at = token;
 #pragma unroll
       for (int j = 0; j < kTogether<Cfg>; ++j) {
 #pragma unroll
-        for (int behind = 0; behind < 2; ++behind) {
-          float sum = d[(i + j) * 4 + half * 2 + behind] + bias;
-          if (adds) sum += static_cast<float>(added[j][behind]);
-          if (token + behind < p.m) *y.token(behind) = Element(sum);
+        for (int half = 0; half < 2; ++half) {
+          // From L2: with a norm another SM wrote it in this launch.
+          if (half < to.rows && at < p.m) {
+            added[j][half][0] = __ldcg(residual.token(0, half * kApart));
+          }
+          if (half < to.rows && at + 1 < p.m) {
+            added[j][half][1] = __ldcg(residual.token(1, half * kApart));
+          }
         }
-        y.advance();
-        token += tokens.step;
+        residual.advance();
+        at += to.tokens.step;
       }
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether<Cfg>; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int behind = 0; behind < 2; ++behind) {
+          float sum = d[(i + j) * 4 + half * 2 + behind] + bias[half];
+          if (adds) sum += static_cast<float>(added[j][half][behind]);
+          if (half < to.rows && token + behind < p.m) {
+            *to.out.token(behind, half * kApart) = Element(sum);
+          }
+        }
+      }
+      to.out.advance();
+      token += to.tokens.step;
     }
   }
 }
@@ -310,7 +378,10 @@ __device__ __forceinline__ void consume_boxes(const DecodeParams& p, const Decod
                                               const DecodePhase& phase, Turns& turns) {
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   const int split = split_of<Cfg>(p);
-  const int rank = Group(split).rank;
+  const Group group(split);
+  if (split > 1 && threadIdx.x == 0) {
+    Exchange<Cfg>::expect(p, smem.exchanged(), split, group.rank);
+  }
   for (int b = 0; b < phase.blocks; ++b) {
     tile::RingCursor<Cfg::kStages> ring;
     ring.skip_to(turns.step);
@@ -319,6 +390,7 @@ __device__ __forceinline__ void consume_boxes(const DecodeParams& p, const Decod
       if (turns.block++ % 2 != warpgroup) continue;
       ptx::named_barrier_sync(kRingBarrier + warpgroup, kConsumers);
     }
+    BlockOutput<Cfg, kGated> output(p, phase.block(b), group, split);
     Sums<Cfg> d = {};
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       // Before the wait: behind one for h stages stand full, and what lies between their products
@@ -331,15 +403,11 @@ __device__ __forceinline__ void consume_boxes(const DecodeParams& p, const Decod
     }
     if (Cfg::kTurns) ptx::named_barrier_arrive(kRingBarrier + (warpgroup ^ 1), kConsumers);
     ptx::wgmma_fence_accumulators(d);
-    if (split == 2) exchange_sums<Cfg, 2>(p, smem, rank, d);
-    if constexpr (Cfg::kTokens >= 4 * kSliceTokens) {
-      if (split == 4) exchange_sums<Cfg, 4>(p, smem, rank, d);
-    }
-    const OwnTokens tokens(split, rank);
+    if (split > 1) Exchange<Cfg>::run(p, smem, split, group.rank, d);
     if constexpr (kGated) {
-      finish_pairs<Cfg>(p, phase.block(b), tokens, d);
+      finish_pairs<Cfg>(p, output, d);
     } else {
-      finish_down<Cfg>(p, phase.block(b), tokens, d);
+      finish_down<Cfg>(p, output, d);
     }
   }
 }

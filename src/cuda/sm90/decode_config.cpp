@@ -25,7 +25,7 @@ constexpr DecodeTiling kTilings[] = {
     {.tokens = 16, .rows = 64, .depth = 256, .stages = 5, .boxes = true},
     {.tokens = 32, .rows = 64, .depth = 128, .stages = 9, .boxes = true},
     {.tokens = 32, .rows = 128, .depth = 128, .stages = 5, .boxes = true},
-    {.tokens = 64, .rows = 64, .depth = 256, .stages = 3, .boxes = true},
+    {.tokens = 64, .rows = 64, .depth = 128, .stages = 6, .boxes = true},
     {.tokens = 64, .rows = 128, .depth = 128, .stages = 4, .boxes = true},
 };
 constexpr double kMemoryBytesPerUs = 34e3;  // of an SM: 4.5 TB/s over 132
@@ -38,13 +38,14 @@ constexpr double kTwoSlicesMemoryBytesPerUs = 31e3;
 constexpr double kTwoSlicesBytesPerUs = 40e3;
 // Of an SM, a layer: below it what a launch costs beside its bytes weighs more than a deep ring.
 constexpr double kSmallModelBytes = 800e3;
+constexpr double kTinyModelBytes = 80e3;  // fitted: rows were ahead at 60 KB, boxes at 112
 // Of an SM, of the largest share over the mean: fitted, boxes were ahead at 260 KB, rows at 360.
 constexpr double kUnevenBytes = 300e3;
 // Of an SM, of down behind gate_up: what memory gives it until the next CTA's first bytes come.
 constexpr int kPrefetchBytes = 64 << 10;
 constexpr int kBoxesPrefetchBytes = 32 << 10;
-constexpr int kPrefetchTokens = 32;
-constexpr int kSmallPrefetchTokens = 16;  // in small models
+constexpr int kSmallPrefetchBytes = 16 << 10;  // boxes, in small models
+constexpr int kManyPrefetchBytes = 16 << 10;   // more, of more than kDecodeSpanTokens
 // Of boxes, fitted to 300 times of launches and chains, those behind kWgmmaUs again to 250 with
 // maps that fetch 128 bytes: what a stage costs beside its bytes; a wgmma of 64 rows and tokens; an
 // exchange of sums and the clusters that it needs; the gate and stores of a block of both
@@ -116,13 +117,18 @@ bool is_small(const DecodeShape& s) {
   return 6.0 * static_cast<double>(s.d * s.h) <= kSmallModelBytes * s.sm_count;
 }
 
-// Boxes of 16 tokens serve fewer too where a launch is long.
-bool offers_boxes_to_few(const DecodeShape& s) { return !has_grid_barrier(s) && !is_small(s); }
+// Boxes of 16 tokens serve fewer too, in launches of their own.
+bool offers_boxes_to_few(const DecodeShape& s) { return !has_grid_barrier(s); }
+
+// Of up to four tokens in the smallest models half rings of rows are ahead of boxes.
+bool rows_lead(const DecodeShape& s) {
+  return s.m <= 4 && 6.0 * static_cast<double>(s.d * s.h) <= kTinyModelBytes * s.sm_count;
+}
 
 // Of few tokens boxes are first where the largest share of whole ones is not much more than the
 // mean, for who has less leaves the memory to others; of more they are.
 bool boxes_lead(const DecodeTiling& t, const DecodeShape& s) {
-  if (s.m > kDecodeRowTokens) return true;
+  if (s.m > kDecodeRowTokens || is_small(s)) return true;
   if (!offers_boxes_to_few(s)) return false;
   const std::int64_t total = s.down ? s.d : s.h;
   const int groups = decode_ctas(t, s.down, total, s.sm_count) / t.split;
@@ -142,7 +148,8 @@ bool offers_half(const DecodeShape& s) {
 // slots, for blocks of few tokens are small ones (with a deferred norm, which has no such ring, the
 // full one).
 bool leads(const DecodeTiling& t, const DecodeShape& s) {
-  if (!is_small(s) || (s.m > kDecodeRowTokens && s.boxes)) return t.boxes && boxes_lead(t, s);
+  const bool boxes = s.boxes && s.norm_rows == 0 && !rows_lead(s);
+  if (!is_small(s) || boxes) return t.boxes && boxes_lead(t, s);
   const bool narrow = 2 * ceil_div(static_cast<double>(s.h), s.sm_count) <= 2 * kMmaRows;
   if (t.norm_rows > 0) return t.half == narrow;
   return t.half && t.rows == (s.gate_up && narrow ? 2 * kMmaRows : kMmaRows);
@@ -231,10 +238,7 @@ int decode_ctas(const DecodeTiling& t, bool down, std::int64_t rows, int sm_coun
 
 WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& down, int d, int h,
                                int sm_count) noexcept {
-  // Of more tokens the copies of activations want what it takes.
-  const bool small = is_small({.d = d, .h = h, .down = false, .sm_count = sm_count});
-  const int widest = std::max(gate_up.tokens, down.tokens);
-  if (gate_up.half || widest > (small ? kSmallPrefetchTokens : kPrefetchTokens)) return {};
+  if (gate_up.half) return {};
   WeightPrefetch next;
   next.ctas = decode_ctas(down, true, d, sm_count);
   next.split = down.split;
@@ -242,11 +246,14 @@ WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& 
   next.unit_rows = unit_size(down.boxes, false);
   next.shares = decode_shares(units_of(d, down.boxes, false), next.ctas / down.split,
                               down.rows / next.unit_rows, h, down.depth, down.split);
-  // A larger share may be cut once more, into smaller blocks.
-  const int rows =
-      std::max(next.rows(0).size(), next.rows(next.ctas - 1).size());
+  const int rows = next.rows(0).size();
   if (rows == 0) return {};
-  const int bytes = down.boxes ? kBoxesPrefetchBytes : kPrefetchBytes;
+  int bytes = kPrefetchBytes;
+  if (down.boxes) {
+    const bool small = is_small({.d = d, .h = h, .down = false, .sm_count = sm_count});
+    bytes = small ? kSmallPrefetchBytes : kBoxesPrefetchBytes;
+    if (std::max(gate_up.tokens, down.tokens) > kDecodeSpanTokens) bytes += kManyPrefetchBytes;
+  }
   next.columns = std::min(bytes / (2 * rows) / kSpanColumns * kSpanColumns, h);
   return next;
 }

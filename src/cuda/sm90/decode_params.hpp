@@ -56,8 +56,8 @@ struct DecodeParams {
   WeightRows w_down;
   RowMajor h_out;  // null: no gate_up
   RowMajor y;      // null: no down
-  RowMajor x;     // [m, d], or n
-  RowMajor h_in;  // [m, h]
+  RowMajor x;      // [m, d], or n
+  RowMajor h_in;   // [m, h]
   DecodeNorm norm;
   WeightPrefetch next;
   int up_first;       // the pairs' first rows are up
@@ -70,6 +70,7 @@ struct DecodeParams {
   const void* b_up;
   const void* b_down;
   Gate gate;
+  int plain_gate;           // math::is_plain(gate)
   WorkspaceHeader* header;  // barriers: one between gate_up and down, one before them for the norm
 };
 

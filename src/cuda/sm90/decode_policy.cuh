@@ -78,11 +78,10 @@ struct BoxesConfig {
   static constexpr int kWeightsAt = 0;
   static constexpr int kActivationsAt = kRows * kDepth * 2;
   static constexpr int kStageBytes = (kRows + kTokens) * kDepth * 2;
-  static constexpr int kNormBytes = 4 * kConsumerWarps;  // the norm's sums
-  // Sums that the CTAs of a cluster exchange. Room of their own, so that nobody who sends waits
-  // until the others have read their last stages.
-  static constexpr int kExchangeBytes = kRows * kTokens * 4;
-  static constexpr int kScratchBytes = kExchangeBytes + kNormBytes;
+  // Sums that the CTAs of a cluster exchange; where CTAs meet, there are no clusters, the norm's.
+  // Not over the ring: who sends would wait until the others have read their last stages.
+  static constexpr int kScratchBytes = kRows * kTokens * 4;
+  static_assert(kScratchBytes >= 4 * kConsumerWarps);
   static_assert(kTokens % (2 * kSliceTokens) == 0 && kRows % kMmaRows == 0 &&
                 kDepth % kSpanColumns == 0);
   static_assert(kRows / kMmaRows * kSpans <= 32 * kWeightWarps);
@@ -136,19 +135,17 @@ inline constexpr int kDecodeThreads = kConsumers + 32 * (kWeightWarps + 1);
 /// The row slot of a stage, or box, that a lane of the weight warps brings: lane l of warp w has
 /// 4 l + w.
 __device__ __forceinline__ int weight_slot() {
-  const int warp = static_cast<int>(threadIdx.x) / 32 - kConsumerWarps;
-  return static_cast<int>(threadIdx.x) % 32 * kWeightWarps + warp;
+  const unsigned warp = threadIdx.x / 32 - kConsumerWarps;
+  return static_cast<int>(threadIdx.x % 32 * kWeightWarps + warp);
 }
 
 // This CTA's place among the 1, 2 or 4 that share weight rows, a cluster, and theirs among all.
 struct Group {
   int index;
   int rank;
-  __device__ explicit Group(int split) {
-    const int cta = static_cast<int>(blockIdx.x);
-    index = split == 4 ? cta / 4 : split == 2 ? cta / 2 : cta;  // shifts, no division
-    rank = cta - index * split;
-  }
+  __device__ explicit Group(int split)  // no division: of 1, 2, 4 split / 2 is the logarithm
+      : index(static_cast<int>(blockIdx.x >> (static_cast<unsigned>(split) / 2))),
+        rank(static_cast<int>(blockIdx.x & static_cast<unsigned>(split - 1))) {}
 };
 
 template <class Cfg>
@@ -167,9 +164,8 @@ template <class Cfg>
 __device__ __forceinline__ DecodePhase gate_up_phase(const DecodeParams& p) {
   if constexpr (Cfg::kMeets) {
     if (p.y.base != nullptr) {
-      const UnitRange units =
-          gate_up_beside_down(p.d, p.h, Cfg::kWeightBoxes, static_cast<int>(blockIdx.x),
-                              static_cast<int>(gridDim.x));
+      const UnitRange units = gate_up_beside_down(
+          p.d, p.h, Cfg::kWeightBoxes, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
       return make_phase(units, Cfg::kRows / (2 * kUnitPairs<Cfg>), p.d, Cfg::kDepth);
     }
   }

@@ -24,6 +24,7 @@ struct UnitRange {
 };
 
 /// [0, total) in parts whose sizes differ by at most one. A value, so that the host can divide.
+/// With `rest` the number of parts, all have one more than `each`.
 struct EvenShares {
   int each = 0;
   int rest = 0;
@@ -120,20 +121,19 @@ struct DecodePhase {
 /// How the groups of a launch divide one matrix product, all that takes a division: the host's
 /// work, for a launch's first copy waits for what its producers compute.
 struct DecodeShares {
-  EvenShares units;  ///< to each group
-  // Of a group's units, the blocks: of the first units.rest groups, which have one more, and of the
-  // others.
-  int larger_blocks = 0;
-  int smaller_blocks = 0;
-  EvenShares larger;
-  EvenShares smaller;
-  EvenShares chunks;  ///< of a block's columns to each CTA of a group
+  EvenShares units;        ///< to each group
+  int blocks = 0;          ///< of each group, as many as the largest shares need
+  EvenShares block_sizes;  ///< of the smaller shares; the larger ones have a unit more to deal out
+  EvenShares chunks;       ///< of a block's columns to each CTA of a group
 
   /// The phase of CTA `rank` of group `group`.
   [[nodiscard]] constexpr DecodePhase phase(int group, int rank, int columns) const noexcept {
-    const bool is_larger = group < units.rest;
-    return {units.part(group), is_larger ? larger_blocks : smaller_blocks,
-            is_larger ? larger : smaller, columns, chunks.part(rank)};
+    const int more = group < units.rest ? 1 : 0;
+    return {units.part(group),
+            blocks,
+            {block_sizes.each, block_sizes.rest + more},
+            columns,
+            chunks.part(rank)};
   }
 };
 
@@ -142,13 +142,9 @@ struct DecodeShares {
                                                    int columns, int depth, int split) noexcept {
   DecodeShares shares;
   shares.units = even_shares(units, groups);
-  const DecodePhase larger =
-      make_phase({0, shares.units.each + 1}, units_a_block, columns, depth);
-  const DecodePhase smaller = make_phase({0, shares.units.each}, units_a_block, columns, depth);
-  shares.larger_blocks = larger.blocks;
-  shares.larger = larger.block_sizes;
-  shares.smaller_blocks = smaller.blocks;
-  shares.smaller = smaller.block_sizes;
+  const int largest = shares.units.part(0).size();
+  shares.blocks = (largest + units_a_block - 1) / units_a_block;
+  shares.block_sizes = even_shares(shares.units.each, shares.blocks);
   shares.chunks = even_shares((columns + depth - 1) / depth, split);
   return shares;
 }

@@ -62,8 +62,8 @@ __device__ __forceinline__ void with_gate(const Gate& gate, bool plain, const F&
 /// time: plain silu and plain gelu_tanh, what most models use, as constants; else the activation
 /// alone, so that two more branches are compiled and not six.
 template <class F>
-__device__ __forceinline__ void with_epilogue_gate(const Gate& gate, const F& f) {
-  if (math::is_plain(gate)) {
+__device__ __forceinline__ void with_epilogue_gate(const Gate& gate, bool plain, const F& f) {
+  if (plain) {
     if (gate.activation == Activation::kSilu) return f(plain_gate(Activation::kSilu));
     if (gate.activation == Activation::kGeluTanh) return f(plain_gate(Activation::kGeluTanh));
   }
@@ -72,6 +72,10 @@ __device__ __forceinline__ void with_epilogue_gate(const Gate& gate, const F& f)
     general.activation = activation;
     f(general);
   });
+}
+template <class F>
+__device__ __forceinline__ void with_epilogue_gate(const Gate& gate, const F& f) {
+  with_epilogue_gate(gate, math::is_plain(gate), f);
 }
 
 }  // namespace sluice::cuda::tile
