@@ -296,9 +296,9 @@ TEST(DecodeConfig, RanksTheNarrowestTilings) {
   EXPECT_EQ(cuda::sm90::decode_ranked({65, 4096, 14336, true, true, kSmCount}, out), 0U);
 }
 
-// In the smallest models a few tokens, and in small ones up to 16 whose weights cannot come by
-// boxes, begin with the ring that leaves room for the next launch's CTA; in gate_up of up to 8 with
-// the wider one where its 32 slots hold a CTA's rows.
+// Up to 4 tokens where 32 slots hold a CTA's rows of gate_up, and in small models up to 16 whose
+// weights cannot come by boxes, begin with the ring that leaves room for the next launch's CTA; in
+// gate_up of up to 8 with the wider one where its slots hold the rows.
 TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
   std::array<DecodeTiling, 32> out;
   const auto first = [&](int m, Widths w, bool down, bool boxes = true) {
@@ -307,6 +307,7 @@ TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
   };
   EXPECT_EQ(first(1, {576, 1536}, false), "t8r32k256s5");
   EXPECT_EQ(first(4, {640, 2048}, true), "t8r16k512s4");
+  EXPECT_EQ(first(4, {2048, 2048}, false), "t8r32k256s5");
   EXPECT_EQ(first(8, {2048, 2048}, false, false), "t8r32k256s5");
   EXPECT_EQ(first(8, {1024, 3072}, false, false), "t8r16k512s4");
   EXPECT_EQ(first(8, {1024, 3072}, true, false), "t8r16k512s4");
@@ -406,11 +407,17 @@ TEST(DecodeConfig, ModelCountsBytesStagesAndTheFinish) {
   const DecodeTiling tiling{64, 128, 128, 4, 1, true};
   const double bytes = 224 * 4096 * 2 + 2 * 4096 * 64 * 2;
   EXPECT_NEAR(cuda::sm90::decode_model_us(tiling, {64, 4096, 14336, true, false, kSmCount}),
-              std::max(224 * 4096 * 2 / 34e3, bytes / 62e3) + 2 * 4096 * 64 * 2 / 400e3 + 2 * 1.8,
+              std::max(224 * 4096 * 2 / 34e3, bytes / 62e3) + 2 * 4096 * 64 * 2 / 260e3 + 2 * 2.4,
               1e-9);
-  DecodeTiling divided{64, 64, 256, 3, 2, true};
+  DecodeTiling divided{64, 64, 128, 6, 2, true};
   EXPECT_NEAR(cuda::sm90::decode_model_us(divided, {64, 4096, 14336, false, true, kSmCount}),
-              2 * 0.5 + (64 + 64) * 7168 * 2 / 62e3 + 7168 * 64 * 2 / 400e3, 1e-9);
+              2 * 0.4 + (64 + 64) * 7168 * 2 / 62e3 + 7168 * 64 * 2 / 260e3, 1e-9);
+  // An exchange of gate_up's costs more.
+  EXPECT_NEAR(cuda::sm90::decode_model_us(divided, {64, 2048, 2048, true, false, kSmCount}) -
+                  cuda::sm90::decode_model_us(divided, {64, 1024, 2048, true, false, kSmCount}),
+              (64 + 64) * 512 * 2 / 62e3 + 512 * 64 * 2 / 260e3, 1e-9);
+  EXPECT_NEAR(cuda::sm90::decode_model_us(divided, {64, 2048, 2048, true, false, kSmCount}),
+              2 * 2 + (64 + 64) * 1024 * 2 / 62e3 + 1024 * 64 * 2 / 260e3, 1e-9);
 }
 
 // 32 rows of w_down in 64 slots leave half of the ring empty: less is under way than the latency of

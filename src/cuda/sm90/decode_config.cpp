@@ -38,7 +38,6 @@ constexpr double kTwoSlicesMemoryBytesPerUs = 31e3;
 constexpr double kTwoSlicesBytesPerUs = 40e3;
 // Of an SM, a layer: below it what a launch costs beside its bytes weighs more than a deep ring.
 constexpr double kSmallModelBytes = 800e3;
-constexpr double kTinyModelBytes = 80e3;  // fitted: rows were ahead at 60 KB, boxes at 112
 // Of an SM, of the largest share over the mean: fitted, boxes were ahead at 260 KB, rows at 360.
 constexpr double kUnevenBytes = 300e3;
 // Of an SM, of down behind gate_up: what memory gives it until the next CTA's first bytes come.
@@ -46,15 +45,17 @@ constexpr int kPrefetchBytes = 64 << 10;
 constexpr int kBoxesPrefetchBytes = 32 << 10;
 constexpr int kSmallPrefetchBytes = 16 << 10;  // boxes, in small models
 constexpr int kManyPrefetchBytes = 16 << 10;   // more, of more than kDecodeSpanTokens
-// Of boxes, fitted to 300 times of launches and chains, those behind kWgmmaUs again to 250 with
-// maps that fetch 128 bytes: what a stage costs beside its bytes; a wgmma of 64 rows and tokens; an
-// exchange of sums and the clusters that it needs; the gate and stores of a block of both
-// warpgroups, beside which nobody multiplies, of 64 tokens; activations that memory hides.
+// Of boxes, fitted to 165 shapes' chains (the choice costs 0.33 % more than the best in the mean,
+// 4.2 at most): what a stage costs beside its bytes; a wgmma of 64 rows and tokens; an exchange of
+// sums and the clusters that it needs, for each CTA of one (gate_up divided was ahead in two
+// chains, by 2 %); the gate and stores of a block of both warpgroups, beside which nobody
+// multiplies, of 64 tokens; activations that memory hides.
 constexpr double kStageUs = 0.05;
-constexpr double kWgmmaUs = 0.02;
-constexpr double kExchangeUs = 0.5;  // for each of a cluster that it takes
-constexpr double kBothFinishUs = 1.8;
-constexpr double kHiddenBytesPerUs = 400e3;
+constexpr double kWgmmaUs = 0.01;
+constexpr double kDownExchangeUs = 0.4;
+constexpr double kGateUpExchangeUs = 2;
+constexpr double kBothFinishUs = 2.4;
+constexpr double kHiddenBytesPerUs = 260e3;
 // Of a chain whose launches are not of one kernel, both by boxes: they share no instructions in the
 // caches. Fitted: 0.5 to 0.9 us where models are small.
 constexpr double kTwoKernelsUs = 0.8;
@@ -120,10 +121,13 @@ bool is_small(const DecodeShape& s) {
 // Boxes of 16 tokens serve fewer too, in launches of their own.
 bool offers_boxes_to_few(const DecodeShape& s) { return !has_grid_barrier(s); }
 
-// Of up to four tokens in the smallest models half rings of rows are ahead of boxes.
-bool rows_lead(const DecodeShape& s) {
-  return s.m <= 4 && 6.0 * static_cast<double>(s.d * s.h) <= kTinyModelBytes * s.sm_count;
+// Whether a CTA's rows of gate_up are one block of 32 slots.
+bool is_narrow(const DecodeShape& s) {
+  return 2 * ceil_div(static_cast<double>(s.h), s.sm_count) <= 2 * kMmaRows;
 }
+
+// Of up to four tokens there, half rings of rows are ahead of boxes.
+bool rows_lead(const DecodeShape& s) { return s.m <= 4 && is_narrow(s); }
 
 // Of few tokens boxes are first where the largest share of whole ones is not much more than the
 // mean, for who has less leaves the memory to others; of more they are.
@@ -142,17 +146,15 @@ bool offers_half(const DecodeShape& s) {
   return is_small(s) && s.d <= std::int64_t{kMmaRows} * s.sm_count;
 }
 
-// What should be tried first. Of more than 8 tokens boxes, whose activations an SM takes faster; of
-// fewer boxes too, but in small models. There, where a CTA's rows of gate_up are one block of 32
-// slots, the half ring of so many, and for down that of 16; where they are more, half rings of 16
-// slots, for blocks of few tokens are small ones (with a deferred norm, which has no such ring, the
-// full one).
+// What should be tried first: boxes, where boxes_lead(). In small models, where they do not lead
+// or are not to be had: with a CTA's rows of gate_up in one block of 32 slots the half ring of so
+// many, and for down that of 16; where they are more, half rings of 16 slots, for blocks of few
+// tokens are small ones (with a deferred norm, which has no such ring, the full one).
 bool leads(const DecodeTiling& t, const DecodeShape& s) {
   const bool boxes = s.boxes && s.norm_rows == 0 && !rows_lead(s);
   if (!is_small(s) || boxes) return t.boxes && boxes_lead(t, s);
-  const bool narrow = 2 * ceil_div(static_cast<double>(s.h), s.sm_count) <= 2 * kMmaRows;
-  if (t.norm_rows > 0) return t.half == narrow;
-  return t.half && t.rows == (s.gate_up && narrow ? 2 * kMmaRows : kMmaRows);
+  if (t.norm_rows > 0) return t.half == is_narrow(s);
+  return t.half && t.rows == (s.gate_up && is_narrow(s) ? 2 * kMmaRows : kMmaRows);
 }
 
 }  // namespace
@@ -164,7 +166,7 @@ double decode_model_us(const DecodeTiling& t, const DecodeShape& s) noexcept {
   const auto d = static_cast<double>(s.d);
   const auto h = static_cast<double>(s.h);
   double us = 0;
-  if (t.split > 1) us = t.split * kExchangeUs;
+  if (t.split > 1) us = t.split * (s.down ? kDownExchangeUs : kGateUpExchangeUs);
   if (s.gate_up) {
     // In one launch of both the CTAs are those of down.
     const double rows = s.down ? 2 * ceil_div(h, decode_ctas(t, true, s.d, s.sm_count))
