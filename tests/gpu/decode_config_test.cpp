@@ -192,15 +192,15 @@ TEST(DecodeSchedule, APrefetchIsTheFirstBlockOfDown) {
   for (const auto& [d, h] : widths) {
     for (const DecodeTiling& gate_up : cuda::sm90::decode_tilings()) {
       for (const DecodeTiling& tiling : cuda::sm90::decode_tilings()) {
-        for (const int split : {1, 2}) {
+        for (const int split : {1, 2, 4}) {
           DecodeTiling down = tiling;
           down.split = split;
           if (split > 1 && !down.boxes) continue;
           const auto next = cuda::sm90::decode_prefetch(gate_up, down, d, h, kSmCount);
-          EXPECT_EQ(next.columns > 0, !gate_up.half);
           const bool small = 6.0 * d * h <= 800e3 * kSmCount;
-          const bool many = gate_up.tokens > 16 || down.tokens > 16;
-          const int most = !down.boxes ? 64 : (small ? 16 : 32) + (many ? 16 : 0);
+          const int widest = std::max(gate_up.tokens, down.tokens);
+          EXPECT_EQ(next.columns > 0, !gate_up.half && (small || widest <= 32 || split == 4));
+          const int most = !down.boxes ? 64 : small && widest <= 16 ? 16 : 32;
           if (next.columns == 0) continue;
           ++prefetches;
           EXPECT_EQ(next.columns % 8, 0);  // as h is

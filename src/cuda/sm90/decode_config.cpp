@@ -43,8 +43,10 @@ constexpr double kUnevenBytes = 300e3;
 // Of an SM, of down behind gate_up: what memory gives it until the next CTA's first bytes come.
 constexpr int kPrefetchBytes = 64 << 10;
 constexpr int kBoxesPrefetchBytes = 32 << 10;
-constexpr int kSmallPrefetchBytes = 16 << 10;  // boxes, in small models
-constexpr int kManyPrefetchBytes = 16 << 10;   // more, of more than kDecodeSpanTokens
+constexpr int kSmallPrefetchBytes = 16 << 10;  // in small models, up to kDecodeSpanTokens
+// Of more tokens in large ones the copies of activations want what it takes, but where four SMs
+// must be free for a cluster of down.
+constexpr int kPrefetchTokens = 32;
 // Of boxes, fitted to 165 shapes' chains (the choice costs 0.33 % more than the best in the mean,
 // 4.2 at most): what a stage costs beside its bytes; a wgmma of 64 rows and tokens; an exchange of
 // sums and the clusters that it needs, for each CTA of one (gate_up divided was ahead in two
@@ -250,12 +252,11 @@ WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& 
                               down.rows / next.unit_rows, h, down.depth, down.split);
   const int rows = next.rows(0).size();
   if (rows == 0) return {};
-  int bytes = kPrefetchBytes;
-  if (down.boxes) {
-    const bool small = is_small({.d = d, .h = h, .down = false, .sm_count = sm_count});
-    bytes = small ? kSmallPrefetchBytes : kBoxesPrefetchBytes;
-    if (std::max(gate_up.tokens, down.tokens) > kDecodeSpanTokens) bytes += kManyPrefetchBytes;
-  }
+  const bool small = is_small({.d = d, .h = h, .down = false, .sm_count = sm_count});
+  const int widest = std::max(gate_up.tokens, down.tokens);
+  if (!small && widest > kPrefetchTokens && down.split < kDecodeMaxSplit) return {};
+  const bool few = small && widest <= kDecodeSpanTokens;
+  const int bytes = !down.boxes ? kPrefetchBytes : few ? kSmallPrefetchBytes : kBoxesPrefetchBytes;
   next.columns = std::min(bytes / (2 * rows) / kSpanColumns * kSpanColumns, h);
   return next;
 }
