@@ -114,8 +114,8 @@ TEST_F(GpuDecode, TailsInEveryDirection) {
   }
 }
 
-// Only models that are not small offer boxes of 16 to 8 tokens and less: ragged boxes and columns,
-// K of down divided, where one CTA of two has no token to finish, pairs of rows and boxes.
+// Boxes of 16 for 8 tokens and less, in models that are not small: ragged boxes and columns, K of
+// down divided, where one CTA of two has no token to finish, pairs of rows and boxes.
 TEST_F(GpuDecode, FewTokensByBoxes) {
   for (const std::string text :
        {"3x2056x8648:gate_up:fp16", "8x8648x2056:down:residual", "1x4424x4104:mlp:interleaved1",
@@ -251,29 +251,34 @@ TEST_F(GpuDecode, SpecialValues) {
   }
 }
 
-// One launch with its grid barriers, and the chain, also with K of down divided among two CTAs.
+// One launch with its grid barriers, and the chain, also with K divided among two and four CTAs, of
+// which some have no token to finish (3 and 13 tokens).
 struct Repeated {
   const char* text;
   const char* variant;
-  bool divided;
+  const char* divided;  // how the config's name ends: "x2", "x4", or "" for none
 };
 constexpr Repeated kRepeated[] = {
-    {"1x1032x2056:mlp", "cuda.sm90_decode", false},
-    {"13x1032x2056:mlp:add_norm:residual", "cuda.sm90_decode", false},
-    {"64x1032x2056:mlp:bias:bias_down", "cuda.sm90_decode", false},
-    {"64x1032x2056:down:residual", "cuda.sm90_decode", true},
-    {"8x1032x2056:mlp", "cuda.sm90_decode_chain", false},
-    {"5x1032x2056:mlp:add_norm:residual_norm_input", "cuda.sm90_decode_chain", false},
-    {"8x1032x2056:mlp:add_norm:residual", "cuda.sm90_decode_chain", false},
-    {"40x1032x2056:mlp:bias_down:residual", "cuda.sm90_decode_chain", true},
-    {"8x264x6600:mlp:residual", "cuda.sm90_decode_chain", false},
-    {"64x264x9000:mlp", "cuda.sm90_decode_chain", true}};
+    {"1x1032x2056:mlp", "cuda.sm90_decode", ""},
+    {"13x1032x2056:mlp:add_norm:residual", "cuda.sm90_decode", ""},
+    {"64x1032x2056:mlp:bias:bias_down", "cuda.sm90_decode", ""},
+    {"64x1032x2056:down:residual", "cuda.sm90_decode", "x2"},
+    {"64x1032x2056:gate_up:bias", "cuda.sm90_decode", "x2"},
+    {"13x1032x2056:down", "cuda.sm90_decode", "x4"},
+    {"8x1032x2056:mlp", "cuda.sm90_decode_chain", ""},
+    {"5x1032x2056:mlp:add_norm:residual_norm_input", "cuda.sm90_decode_chain", ""},
+    {"8x1032x2056:mlp:add_norm:residual", "cuda.sm90_decode_chain", ""},
+    {"3x1032x2056:mlp:residual", "cuda.sm90_decode_chain", "x2"},
+    {"40x1032x2056:mlp:bias_down:residual", "cuda.sm90_decode_chain", "x4"},
+    {"8x264x6600:mlp:residual", "cuda.sm90_decode_chain", ""},
+    {"64x264x9000:mlp", "cuda.sm90_decode_chain", "x4"}};
 
 Job make_repeated(const Repeated& repeated) {
   const Problem problem = harness::parse_case(repeated.text).value().problem;
   const auto names = config_names(repeated.variant, problem, gpu::rig().device());
   const auto name = std::find_if(names.begin(), names.end(), [&](const std::string& n) {
-    return (n.find('x', n.rfind('s')) != std::string::npos) == repeated.divided;
+    const auto x = n.find('x', n.rfind('s'));
+    return (x == std::string::npos ? "" : n.substr(x)) == repeated.divided;
   });
   if (name == names.end())
     throw std::runtime_error(std::string("no such config: ") + repeated.text);

@@ -337,14 +337,6 @@ class Launcher {
     return {};
   }
 
-  // How the CTAs of a launch divide down, or gate_up.
-  [[nodiscard]] sm90::DecodeShares shares(const DecodeTiling& t, bool down, int ctas) const {
-    const int unit = sm90::unit_size(t.boxes, !down);
-    return sm90::decode_shares(sm90::units_of(static_cast<int>(down ? p_.d : p_.h), t.boxes, !down),
-                               ctas / t.split, t.rows / (down ? unit : 2 * unit),
-                               static_cast<int>(down ? p_.h : p_.d), t.depth, t.split);
-  }
-
   Status start(DecodeParams& params, const DecodeTiling& tiling) const {
     const bool gate_up = params.h_out.base != nullptr;
     const bool down = params.y.base != nullptr;
@@ -353,7 +345,7 @@ class Launcher {
     launch.dtype = p_.x_dtype;
     launch.device = device_.ordinal;
     launch.ctas = sm90::decode_ctas(tiling, down, down ? p_.d : p_.h, device_.sm_count);
-    params.shares = shares(tiling, down, launch.ctas);
+    params.shares = sm90::decode_launch_shares(tiling, down, params.d, params.h, launch.ctas);
     params.gate_up = gate_up ? 1 : 0;
     launch.meets = (gate_up && down) || params.norm.n.base != nullptr;
     launch.stream = stream_;

@@ -16,8 +16,15 @@ constexpr bool serves(const DecodeTiling& t) {
 
 template <class Cfg>
 Status launch_config(const DecodeLaunch& launch, const DecodeParams& params) noexcept {
-  if constexpr (!Cfg::kMeets && kResident<Cfg> == 1 && !Cfg::kNorm) {
-    if (launch.meets) return launch_config<Meeting<Cfg>>(launch, params);
+  if constexpr (!Cfg::kMeets) {
+    if (launch.meets) {
+      if constexpr (kResident<Cfg> == 1 && !Cfg::kNorm) {
+        if (launch.tiling.split == 1) return launch_config<Meeting<Cfg>>(launch, params);
+      }
+      return make_error(ErrorCode::kInternal,
+                        "sm90 decode: CTAs of half rings, of a deferred norm or of clusters do not "
+                        "meet");
+    }
   }
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(launch.ctas));

@@ -5,22 +5,23 @@
 //
 // roles (416 threads, a CTA for each SM; rows: decode_rows.cuh, boxes: decode_boxes.cuh)
 //   warps 0-7    consumers. rows: all share each stage; boxes: two warpgroups, blocks in turns
-//   warps 8-11   weight producers: a bulk copy a row, or a tensor copy a box; of few tokens, behind
-//                gate_up's last, what down's launch reads first into L2
+//   warps 8-11   weight producers: a bulk copy a row, or a tensor copy a box; behind gate_up's last
+//                mostly what down's launch reads first into L2
 //   warp 12      activation producer: a bulk copy a token, or of many tokens a box a lane; also
 //                meets the other CTAs at the grid barriers
 // shared memory
-//   stages x { activations and weights } | scratch: partial sums | mbarriers
+//   stages x { activations and weights } | scratch: partial sums, those that clusters exchange, or
+//   the norm's | mbarriers
 // mbarriers
 //   full[s]    an arrival of each producer warp (expect_tx) and the stage's bytes; consumers wait
 //   empty[s]   kReaders arrivals (each consumer warp that has read the stage); every producer waits
 //   ready[i]   8 arrivals (each consumer warp, when its rows of n (0) or h (1) are written); the
-//              activation producer waits, then meets the other CTAs at the grid barrier
+//              activation producer waits, then meets the other CTAs at the grid barrier (Meeting)
 //   exchanged  an arrival (a consumer, expect_tx) and the sums of the CTAs that divide K; their
 //              consumers wait
 // named barrier 1: the 256 consumers, between writing and reading partial sums
 // named barriers 2, 3 (boxes in turns): a warpgroup hands the ring to the other
-// cluster barrier, of the CTAs that divide K: all have room for sums
+// cluster barrier, of the CTAs that divide K: all have begun, and initialised their mbarriers
 #pragma once
 
 #include <cuda.h>

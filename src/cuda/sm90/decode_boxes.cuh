@@ -134,6 +134,7 @@ struct Exchange {
   static constexpr int kSlices = Cfg::kTokens / kSliceTokens;
   static constexpr int kThreads = Cfg::kTurns ? kConsumers / 2 : kConsumers;
   static constexpr int kSumsBytes = kThreads * static_cast<int>(sizeof(float4));
+  static_assert(kSlices * kSumsBytes <= Cfg::kScratchBytes);
 
   // Whether a rank finishes any slice.
   static __device__ __forceinline__ bool finishes(const DecodeParams& p, int rank) {
@@ -150,6 +151,7 @@ struct Exchange {
   template <int kSplit, int kRank>
   static __device__ __forceinline__ void run_as(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
                                                 Sums<Cfg>& d) {
+    static_assert(kSlices % kSplit == 0);
     constexpr int kEach = kSlices / kSplit;
     // [rank][slice of the receiver][thread]
     float4* const box =
@@ -194,7 +196,11 @@ struct Exchange {
                                              int split, int rank, Sums<Cfg>& d) {
     ptx::cluster_wait();  // the others have begun, and so have their mbarriers
     if (split == 2) {
-      rank == 0 ? run_as<2, 0>(p, smem, d) : run_as<2, 1>(p, smem, d);
+      if (rank == 0) {
+        run_as<2, 0>(p, smem, d);
+      } else {
+        run_as<2, 1>(p, smem, d);
+      }
     } else if constexpr (kSlices >= 4) {
       switch (rank) {
         case 0:

@@ -120,32 +120,26 @@ bool is_small(const DecodeShape& s) {
   return 6.0 * static_cast<double>(s.d * s.h) <= kSmallModelBytes * s.sm_count;
 }
 
-// Boxes of 16 tokens serve fewer too, in launches of their own.
-bool offers_boxes_to_few(const DecodeShape& s) { return !has_grid_barrier(s); }
-
-// Whether a CTA's rows of gate_up are one block of 32 slots.
-bool is_narrow(const DecodeShape& s) {
-  return 2 * ceil_div(static_cast<double>(s.h), s.sm_count) <= 2 * kMmaRows;
+// Rows of down that are more than one block of a half ring bring all of h once more.
+bool offers_half(const DecodeShape& s) {
+  return is_small(s) && s.d <= std::int64_t{kMmaRows} * s.sm_count;
 }
 
+// Whether a CTA's pairs of gate_up are one block of 32 slots.
+bool is_narrow(const DecodeShape& s) { return s.h <= std::int64_t{kMmaRows} * s.sm_count; }
+
 // Of up to four tokens there, half rings of rows are ahead of boxes.
-bool rows_lead(const DecodeShape& s) { return s.m <= 4 && is_narrow(s); }
+bool rows_lead(const DecodeShape& s) { return s.m <= 4 && is_narrow(s) && offers_half(s); }
 
 // Of few tokens boxes are first where the largest share of whole ones is not much more than the
 // mean, for who has less leaves the memory to others; of more they are.
 bool boxes_lead(const DecodeTiling& t, const DecodeShape& s) {
-  if (s.m > kDecodeRowTokens || is_small(s)) return true;
-  if (!offers_boxes_to_few(s)) return false;
+  if (s.m > kDecodeRowTokens) return true;
   const std::int64_t total = s.down ? s.d : s.h;
   const int groups = decode_ctas(t, s.down, total, s.sm_count) / t.split;
   const double mean = static_cast<double>(total) * (s.down ? 1 : 2) / groups;
   const double columns = static_cast<double>(s.down ? s.h : s.d) / t.split;
   return (largest_share(t, s.down, total, s.sm_count) - mean) * columns * 2 <= kUnevenBytes;
-}
-
-// Rows of down that are more than one block of a half ring bring all of h once more.
-bool offers_half(const DecodeShape& s) {
-  return is_small(s) && s.d <= std::int64_t{kMmaRows} * s.sm_count;
 }
 
 // What should be tried first: boxes, where boxes_lead(). In small models, where they do not lead
@@ -186,7 +180,8 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
   std::size_t count = 0;
   const bool few = shape.m <= kDecodeRowTokens;
   const int widest = few ? kDecodeRowTokens : shape.m <= 32 ? 32 : 64;
-  const int widest_boxes = !few ? widest : offers_boxes_to_few(shape) ? kDecodeSpanTokens : 0;
+  // Boxes of 16 tokens serve fewer too, in launches of their own.
+  const int widest_boxes = !few ? widest : has_grid_barrier(shape) ? 0 : kDecodeSpanTokens;
   for (const DecodeTiling& tiling : kTilings) {
     if (tiling.tokens < shape.m) continue;
     if (tiling.tokens > (tiling.boxes ? widest_boxes : widest)) continue;
@@ -240,6 +235,13 @@ int decode_ctas(const DecodeTiling& t, bool down, std::int64_t rows, int sm_coun
   return std::clamp(units, 1, clusters(t.split, sm_count)) * t.split;
 }
 
+DecodeShares decode_launch_shares(const DecodeTiling& t, bool down, int d, int h,
+                                  int ctas) noexcept {
+  const int unit = unit_size(t.boxes, !down);
+  return decode_shares(units_of(down ? d : h, t.boxes, !down), ctas / t.split,
+                       t.rows / (down ? unit : 2 * unit), down ? h : d, t.depth, t.split);
+}
+
 WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& down, int d, int h,
                                int sm_count) noexcept {
   if (gate_up.half) return {};
@@ -248,8 +250,7 @@ WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& 
   next.split = down.split;
   next.depth = down.depth;
   next.unit_rows = unit_size(down.boxes, false);
-  next.shares = decode_shares(units_of(d, down.boxes, false), next.ctas / down.split,
-                              down.rows / next.unit_rows, h, down.depth, down.split);
+  next.shares = decode_launch_shares(down, true, d, h, next.ctas);
   const int rows = next.rows(0).size();
   if (rows == 0) return {};
   const bool small = is_small({.d = d, .h = h, .down = false, .sm_count = sm_count});
@@ -257,7 +258,9 @@ WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& 
   if (!small && widest > kPrefetchTokens && down.split < kDecodeMaxSplit) return {};
   const bool few = small && widest <= kDecodeSpanTokens;
   const int bytes = !down.boxes ? kPrefetchBytes : few ? kSmallPrefetchBytes : kBoxesPrefetchBytes;
-  next.columns = std::min(bytes / (2 * rows) / kSpanColumns * kSpanColumns, h);
+  // No more than the smallest part of K, so that no CTA asks for another's columns.
+  const int own = std::min(next.shares.chunks.part(down.split - 1).size() * down.depth, h);
+  next.columns = std::min(bytes / (2 * rows) / kSpanColumns * kSpanColumns, own);
   return next;
 }
 

@@ -54,9 +54,9 @@ struct DecodeShape {
 
 /// The narrowest tilings that hold the shape's tokens, and for 9 to 16 tokens also boxes of 32. For
 /// one operator alone those by boxes also with K divided where a cluster's rows are one block, in
-/// small models half rings, and in others, up to 8 tokens, boxes of 16; with a deferred norm those
-/// made for it. By decode_model_us(), equal ones in the order of decode_tilings(), but what suits
-/// a small model, or few tokens, first. Writes at most out.size(), returns how many there are.
+/// small models half rings, and up to 8 tokens boxes of 16; with a deferred norm those made for it.
+/// By decode_model_us(), equal ones in the order of decode_tilings(), but what suits a small model,
+/// or few tokens, first. Writes at most out.size(), returns how many there are.
 std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out) noexcept;
 
 /// Of two ranked lists, places.
@@ -79,6 +79,10 @@ struct DecodePair {
 /// w_down (`down`: down, or mlp) or pairs of gate_up, or boxes of them.
 [[nodiscard]] int decode_ctas(const DecodeTiling& tiling, bool down, std::int64_t rows,
                               int sm_count) noexcept;
+
+/// How `ctas` CTAs of such a launch divide its weights.
+[[nodiscard]] DecodeShares decode_launch_shares(const DecodeTiling& tiling, bool down, int d, int h,
+                                                int ctas) noexcept;
 
 /// What the launch of gate_up brings into L2 for the launch of down behind it, in whole spans or
 /// rows; nothing where that gains nothing.

@@ -47,7 +47,7 @@ struct DecodeParams {
   int d;
   int h;
   int weights_static;
-  int split;            // of K among the CTAs of a cluster; 1 with both operators
+  int split;            // of K among the CTAs of a cluster; 1 where they meet at a grid barrier
   int gate_up;          // the launch begins with gate_up
   DecodeShares shares;  // of down; of gate_up where the launch has no down
   PairWalk pair;

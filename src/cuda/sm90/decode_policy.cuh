@@ -78,8 +78,8 @@ struct BoxesConfig {
   static constexpr int kWeightsAt = 0;
   static constexpr int kActivationsAt = kRows * kDepth * 2;
   static constexpr int kStageBytes = (kRows + kTokens) * kDepth * 2;
-  // Sums that the CTAs of a cluster exchange; where CTAs meet, there are no clusters, the norm's.
-  // Not over the ring: who sends would wait until the others have read their last stages.
+  // Sums that the CTAs of a cluster exchange, or, in a launch without clusters, those of the norm's
+  // prologue. Not over the ring: who sends would wait until the others have read their last stages.
   static constexpr int kScratchBytes = kRows * kTokens * 4;
   static_assert(kScratchBytes >= 4 * kConsumerWarps);
   static_assert(kTokens % (2 * kSliceTokens) == 0 && kRows % kMmaRows == 0 &&
@@ -88,9 +88,9 @@ struct BoxesConfig {
   static_assert(kRows == kWgmmaRows || kRows == 2 * kWgmmaRows);
 };
 
-/// The same in a launch whose CTAs meet at grid barriers: with the norm's prologue, with both
-/// operators. A kernel of its own, for of what the others do not need they would read the
-/// instructions, before their first copy too.
+/// The same in a launch whose CTAs meet at grid barriers: with the norm's prologue, or with both
+/// operators. A kernel of its own: its code between theirs cost the others time, most before their
+/// first copy.
 template <class Cfg>
 struct Meeting : Cfg {
   static constexpr bool kMeets = true;

@@ -44,13 +44,6 @@ struct EvenShares {
   return even_shares(total, parts).part(part);
 }
 
-/// even_share() where `parts` is 1, 2 or 4: shifts.
-[[nodiscard]] constexpr UnitRange group_share(int total, int part, int parts) noexcept {
-  return parts == 4   ? even_share(total, part, 4)
-         : parts == 2 ? even_share(total, part, 2)
-                      : even_share(total, part, 1);
-}
-
 /// Pairs of gate_up (`gated`) or rows of w_down in a unit.
 [[nodiscard]] constexpr int unit_size(bool boxes, bool gated) noexcept {
   if (!boxes) return 1;
@@ -110,12 +103,15 @@ struct DecodePhase {
   }
 };
 
-/// The phase of a CTA that owns `units`, and of their columns part `part` of `parts`, 1, 2 or 4.
+/// The phase of a CTA that owns `units` and all of their columns.
 [[nodiscard]] constexpr DecodePhase make_phase(UnitRange units, int units_a_block, int columns,
-                                               int depth, int part = 0, int parts = 1) noexcept {
+                                               int depth) noexcept {
   const int blocks = (units.size() + units_a_block - 1) / units_a_block;
-  return {units, blocks, even_shares(units.size(), blocks), columns,
-          group_share((columns + depth - 1) / depth, part, parts)};
+  return {units,
+          blocks,
+          even_shares(units.size(), blocks),
+          columns,
+          {0, (columns + depth - 1) / depth}};
 }
 
 /// How the groups of a launch divide one matrix product, all that takes a division: the host's
