@@ -11,6 +11,7 @@ namespace sluice::cuda {
 // mlp in two launches, without a grid barrier, which overlap those before and behind.
 detail::Reason sm90_decode_supports(const Problem&, const Device&) noexcept;
 detail::Reason sm90_decode_chain_supports(const Problem&, const Device&) noexcept;
+detail::Reason sm90_decode_chain_yields(const Problem&, const Device&) noexcept;
 std::size_t sm90_decode_configs(const Problem&, const Device&, std::span<Config> out) noexcept;
 std::size_t sm90_decode_chain_configs(const Problem&, const Device&,
                                       std::span<Config> out) noexcept;
@@ -36,6 +37,7 @@ inline constexpr detail::Variant kSm90DecodeChain = {
     .configs = sm90_decode_chain_configs,
     .payload_bytes = sm90_decode_chain_payload_bytes,
     .launch = sm90_decode_chain_launch,
+    .yields = sm90_decode_chain_yields,
 };
 
 // sm90/prefill.cpp: gate_up, down and mlp on Hopper's tensor cores, bf16 and fp16.

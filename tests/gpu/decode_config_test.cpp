@@ -342,6 +342,9 @@ TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
   cuda::sm90::DecodeShape normed{1, 1024, 3072, true, false, kSmCount};
   normed.norm_rows = 2;
   cuda::sm90::decode_ranked(normed, out);
+  EXPECT_EQ(name_of(out[0]), "bn16r64k256s5");
+  normed.boxes = false;
+  cuda::sm90::decode_ranked(normed, out);
   EXPECT_EQ(name_of(out[0]), "n8r32k512s5");
   // In one launch of both there is nothing to be beside.
   const std::size_t count = cuda::sm90::decode_ranked({1, 576, 1536, true, true, kSmCount}, out);
@@ -448,11 +451,14 @@ std::string chosen(const std::string& text, const Device& device) {
               : std::string(made.error().message);
 }
 
-std::string reason_of(const char* variant, const std::string& text, const Device& device) {
+Refusal row_of(const char* variant, const std::string& text, const Device& device) {
   for (const Refusal& row : explain(problem_of(text), device).variants) {
-    if (row.variant == variant) return row.reason;
+    if (row.variant == variant) return row;
   }
-  return "not in the table";
+  return {variant, "not in the table", false, "not in the table"};
+}
+std::string reason_of(const char* variant, const std::string& text, const Device& device) {
+  return row_of(variant, text, device).reason;
 }
 TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
   EXPECT_EQ(chosen("1x4096x14336:mlp", h200()),
@@ -491,13 +497,27 @@ TEST(CudaSm90Decode, DefersTheNormOfFewTokens) {
        {"1x4096x14336:mlp:norm", "8x4096x14336:mlp:norm", "5x4096x14336:mlp:add_norm",
         "5x4096x14336:mlp:add_norm(weight_offset=1):residual_norm_input"}) {
     EXPECT_EQ(chosen(text, h200()),
-              "cuda.sm90_decode_chain sm90.decode_chain.mlp.n8r32k512s5+r32k512s5");
+              "cuda.sm90_decode_chain sm90.decode_chain.mlp.bn16r64k256s5+r64k256s5x2");
   }
-  // Six tokens and their residual leave room for a stage less.
-  EXPECT_EQ(chosen("6x4096x14336:mlp:add_norm", h200()),
-            "cuda.sm90_decode_chain sm90.decode_chain.mlp.n8r32k512s4+r32k512s5");
-  EXPECT_EQ(chosen("1x576x1536:mlp:add_norm", h200()),
-            "cuda.sm90_decode_chain sm90.decode_chain.mlp.n8r32k256s4+r16k512s4");
+  // Shares of whole boxes may be uneven, for by rows activations weigh more.
+  EXPECT_EQ(chosen("1x16384x6656:mlp:add_norm", h200()),
+            "cuda.sm90_decode_chain sm90.decode_chain.mlp.bn16r64k256s5+r64k256s5");
+  // Where boxes take no weights, or no x, six tokens and their residual leave room for a stage
+  // less.
+  for (const std::string other : {":interleaved3", ":broadcast"}) {
+    EXPECT_EQ(chosen("5x4096x14336:mlp:add_norm" + other, h200()),
+              "cuda.sm90_decode_chain sm90.decode_chain.mlp.n8r32k512s5+r32k512s5");
+    EXPECT_EQ(chosen("6x4096x14336:mlp:add_norm" + other, h200()),
+              "cuda.sm90_decode_chain sm90.decode_chain.mlp.n8r32k512s4+r32k512s5");
+  }
+  // Up to 300 KB of weights an SM, 39.6 MB, a launch of the norm costs less.
+  EXPECT_EQ(chosen("1x2048x3216:mlp:add_norm", h200()),
+            "cuda.sm90_decode_chain_norm sm90.decode_chain.mlp.b16r64k256s5+r64k256s5x2");
+  EXPECT_EQ(chosen("1x2048x3224:mlp:add_norm", h200()),
+            "cuda.sm90_decode_chain sm90.decode_chain.mlp.bn16r64k256s5+r64k256s5x2");
+  EXPECT_NE(row_of("cuda.sm90_decode_chain", "1x576x1536:mlp:norm", h200()).yields.find("5 MB"),
+            std::string::npos);
+  EXPECT_EQ(row_of("cuda.sm90_decode_chain", "1x576x1536:mlp", h200()).yields, "");
   const std::array<std::string, 2> refused[] = {
       {"9x4096x14336:mlp:add_norm", "defers the norm's scale for up to 8 tokens, got 9"},
       {"1x4096x14336:mlp:norm:fp16", "fp16 may not hold what is not scaled yet"},
@@ -509,13 +529,18 @@ TEST(CudaSm90Decode, DefersTheNormOfFewTokens) {
   }
 }
 
-// The kernel by boxes stores no sum of a deferred norm.
-TEST(CudaSm90Decode, BehindADeferredNormDownReadsRows) {
+// Behind gate_up by rows down stores the norm's sum, which the kernel by boxes does not.
+TEST(CudaSm90Decode, BehindADeferredNormByRowsDownReadsRows) {
+  std::set<std::string> kinds;
   for (const std::string& name :
        config_names("cuda.sm90_decode_chain", problem_of("8x4096x14336:mlp:add_norm"), h200())) {
-    EXPECT_NE(name.find(".n8"), std::string::npos) << name;
-    EXPECT_EQ(name.find("+b"), std::string::npos) << name;
+    const bool rows = name.find(".n8") != std::string::npos;
+    const bool down_rows =
+        name.find("+t") != std::string::npos || (rows && name.find("+r") != std::string::npos);
+    EXPECT_TRUE(!rows || down_rows) << name;
+    kinds.insert(std::string(rows ? "rows" : "boxes") + (down_rows ? "+rows" : "+boxes"));
   }
+  EXPECT_EQ(kinds, (std::set<std::string>{"boxes+boxes", "boxes+rows", "rows+rows"}));
 }
 
 // However many tilings its launches have: a pair can be forced and measured for each.
@@ -571,7 +596,10 @@ TEST(CudaSm90Decode, WorkspaceHoldsWhatTheLaunchPassesOn) {
   EXPECT_EQ(bytes("4x4096x14336:down"), 0U);
   EXPECT_EQ(bytes("4x4096x14336:mlp"), kWorkspaceHeaderBytes + kH);
   EXPECT_EQ(bytes("4x4096x14336:gate_up:norm"), kWorkspaceHeaderBytes + kN);
-  EXPECT_EQ(bytes("4x4096x14336:mlp:add_norm:residual_norm_input"), kWorkspaceHeaderBytes + kH);
+  EXPECT_EQ(bytes("4x4096x14336:mlp:add_norm"), kWorkspaceHeaderBytes + kH);
+  EXPECT_EQ(bytes("4x4096x14336:mlp:norm:residual_norm_input"), kWorkspaceHeaderBytes + kH);
+  EXPECT_EQ(bytes("4x4096x14336:mlp:add_norm:residual_norm_input"),
+            kWorkspaceHeaderBytes + kN + kH);
   EXPECT_EQ(bytes("4x4096x14336:mlp:add_norm:residual_norm_input:fp16"),
             kWorkspaceHeaderBytes + 2 * kN + kH);
   EXPECT_EQ(bytes("40x4096x14336:down"), 0U);  // sums change hands in shared memory

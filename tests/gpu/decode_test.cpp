@@ -98,6 +98,10 @@ TEST_F(GpuDecode, OneTileOfEachOperator) {
       ASSERT_FALSE(HasFailure()) << shape << op;
     }
   }
+  // A deferred norm, by rows and by boxes.
+  for (const std::string shape : {"4x264x72", "5x264x72"}) {
+    EXPECT_GT(verify_decode(shape + ":mlp:add_norm:residual_norm_input", false), 0);
+  }
 }
 
 // Chunks of 128, 256 and 512 columns with tails of 8 and more; CTAs with no, one and several
@@ -177,8 +181,9 @@ TEST_F(GpuDecode, GatesLayoutsAndFlags) {
   }
 }
 
-// gate_up of a deferred norm reads x, residual and weight as they are, down stores their sum: every
-// token count that is taken, every ring, offsets, gates, tails of all sizes.
+// gate_up of a deferred norm reads x, residual and weight as they are; it stores their sum by
+// boxes, down by rows: every token count that is taken, every ring, offsets, gates, tails of all
+// sizes.
 TEST_F(GpuDecode, DeferredNorms) {
   const auto verify = [](const std::string& text, const char* tiling) {
     const auto c = harness::parse_case(text).value();
@@ -198,8 +203,12 @@ TEST_F(GpuDecode, DeferredNorms) {
   const struct {
     const char* tiling;
     int most;  // tokens with a residual
-  } rings[] = {{"n8r32k512s5", 5}, {"n8r32k512s4", 8}, {"n8r32k256s4", 8}};
-  for (const auto& [tiling, most] : rings) {
+    std::string layout;
+  } rings[] = {{".n8r32k512s5", 5, "interleaved3"},
+               {".n8r32k512s4", 8, "interleaved3"},
+               {".n8r32k256s4", 8, "interleaved3"},
+               {".bn16r64k256s5", 8, "interleaved8+up_first"}};
+  for (const auto& [tiling, most, layout] : rings) {
     verify("1x64x64:mlp:norm:identity", tiling);
     verify("5x512x512:mlp:add_norm:identity", tiling);
     ASSERT_FALSE(HasFailure()) << tiling;
@@ -210,22 +219,29 @@ TEST_F(GpuDecode, DeferredNorms) {
       for (const char* m : {"3", "7", "8"}) verify(m + shape + ":mlp:norm", tiling);
     }
     verify("5x264x136:mlp:add_norm(weight_offset=1):bias:bias_down:residual:gelu_tanh", tiling);
-    verify("4x264x136:mlp:add_norm(eps=1,weight_offset=1):interleaved3:clamped_swiglu", tiling);
+    verify("4x264x136:mlp:add_norm(eps=1,weight_offset=1):clamped_swiglu:" + layout, tiling);
     verify("8x264x136:mlp:norm(weight_offset=1):residual_norm_input:concat:pad=8", tiling);
     verify("5x264x136:mlp:add_norm:residual:in_place:pad=8", tiling);
-    verify("5x264x136:mlp:add_norm:residual_norm_input:broadcast", tiling);
     verify("3x24x40:mlp:add_norm:fill=special", tiling);
     verify("8x24x40:mlp:norm:relu:fill=special", tiling);
   }
+  // Boxes take no rows that lie over each other.
+  verify("5x264x136:mlp:add_norm:residual_norm_input:broadcast", ".n8");
+  // Each warpgroup has several blocks, of which it sums squares in the first alone.
+  for (const std::string m : {"1", "4", "8"}) {
+    verify(m + "x264x17000:mlp:add_norm:bias:residual_norm_input", ".bn16r64k256s5");
+  }
 }
 
-// x_sum may be null: deferred, behind a launch of the norm and as a prologue the norm gives y the
-// same bits and writes nowhere else.
+// x_sum may be null: deferred (by rows, and of five tokens by boxes), behind a launch of the norm
+// and as a prologue the norm gives y the same bits and writes nowhere else.
 TEST_F(GpuDecode, ASumThatNobodyKeeps) {
   for (const char* variant :
        {"cuda.sm90_decode_chain", "cuda.sm90_decode_chain_norm", "cuda.sm90_decode"}) {
-    for (const std::string text : {"4x264x520:mlp:add_norm:residual_norm_input",
-                                   "4x264x520:mlp:add_norm", "4x264x520:mlp:add_norm:residual"}) {
+    for (const std::string text :
+         {"4x264x520:mlp:add_norm:residual_norm_input", "4x264x520:mlp:add_norm",
+          "4x264x520:mlp:add_norm:residual", "5x264x520:mlp:add_norm:residual_norm_input",
+          "5x264x520:mlp:add_norm"}) {
       SCOPED_TRACE(text + " " + variant);
       std::string y[2];
       for (const bool kept : {false, true}) {
@@ -267,7 +283,8 @@ constexpr Repeated kRepeated[] = {
     {"13x1032x2056:down", "cuda.sm90_decode", "x4"},
     {"8x1032x2056:mlp", "cuda.sm90_decode_chain", ""},
     {"5x1032x2056:mlp:add_norm:residual_norm_input", "cuda.sm90_decode_chain", ""},
-    {"8x1032x2056:mlp:add_norm:residual", "cuda.sm90_decode_chain", ""},
+    {"8x1032x2056:mlp:add_norm:residual", "cuda.sm90_decode_chain", "x2"},
+    {"4x1032x2056:mlp:add_norm:residual_norm_input", "cuda.sm90_decode_chain", ""},
     {"3x1032x2056:mlp:residual", "cuda.sm90_decode_chain", "x2"},
     {"40x1032x2056:mlp:bias_down:residual", "cuda.sm90_decode_chain", "x4"},
     {"8x264x6600:mlp:residual", "cuda.sm90_decode_chain", ""},

@@ -22,6 +22,7 @@ namespace {
 using detail::Reason;
 using detail::refuse;
 using sm90::DecodeLaunch;
+using sm90::DecodeNorm;
 using sm90::DecodeParams;
 using sm90::DecodeTiling;
 using sm90::RowMajor;
@@ -77,6 +78,18 @@ sm90::DecodeShape shape_of(const Problem& p, const Device& device, bool gate_up,
 int norm_rows(const Problem& p) {
   return p.norm.enabled ? static_cast<int>((p.norm.add ? 2 : 1) * std::max<std::int64_t>(p.m, 1))
                         : 0;
+}
+
+// Why boxes of x and the residual cannot come to gate_up with a deferred norm.
+Reason norm_views_refusal(const Problem& p) {
+  if (!p.norm.enabled) return {};
+  const auto specs = operand_specs(p);
+  for (const Operand id : {Operand::kX, Operand::kXResidual}) {
+    const OperandSpec& spec = spec_of(specs, id);
+    if (spec.access == Access::kUnused) continue;
+    if (Reason reason = matrix_view_refusal(spec); !reason.empty()) return reason;
+  }
+  return {};
 }
 
 // Why gate_up cannot multiply r (w + offset) and scale the sums.
@@ -164,10 +177,8 @@ Scratch lay_out(const Problem& p, Launches launches, void* payload) {
     part.row_bytes = cols * size_bytes(p.x_dtype);
     part.base = cursor.take(p.m * part.row_bytes);
   };
-  if (p.norm.enabled && launches == Launches::kOne) {
-    take(s.n, p.d);
-    if (p.norm.add && p.residual == Residual::kNormInput) take(s.r, p.d);
-  }
+  if (p.norm.enabled && launches == Launches::kOne) take(s.n, p.d);
+  if (p.norm.enabled && p.norm.add && p.residual == Residual::kNormInput) take(s.r, p.d);
   if (p.op == Op::kMlp) take(s.h, p.h);
   s.bytes = cursor.used();
   return s;
@@ -298,24 +309,28 @@ class Launcher {
       params.b_gate = operands_.b_gate;
       params.b_up = operands_.b_up;
     }
-    if (p_.norm.enabled) {
-      params.norm.x = matrix(Operand::kX);
-      if (p_.norm.add) params.norm.residual = matrix(Operand::kXResidual);
-      params.norm.weight = operands_.norm_weight;
-      params.norm.weight_offset = p_.norm.weight_offset;
-      params.norm.eps = p_.norm.eps;
-      if (scratch_.n.base != nullptr) {  // not deferred
-        params.norm.n = scratch_.n;
-        params.norm.r = norm_sum();
-      }
-    }
-    return {};
+    return p_.norm.enabled ? fill_norm(params) : Status{};
   }
 
-  // gate_up's CTAs read x and the residual to their end, so r is stored behind them.
+  Status fill_norm(DecodeParams& params) const {
+    DecodeNorm& norm = params.norm;
+    norm.x = matrix(Operand::kX);
+    norm.weight = operands_.norm_weight;
+    norm.weight_offset = p_.norm.weight_offset;
+    norm.eps = p_.norm.eps;
+    norm.n = scratch_.n;  // null where it is deferred
+    if (!p_.norm.add) return {};
+    norm.residual = matrix(Operand::kXResidual);
+    if (norm.n.base != nullptr || tilings_.gate_up.boxes) norm.r = norm_sum();
+    if (norm.n.base != nullptr || !tilings_.gate_up.boxes) return {};
+    return set_input(Operand::kXResidual, {}, tilings_.gate_up, norm.residual,
+                     params.x_residual_map);
+  }
+
+  // Where weights come by rows nobody in gate_up has the time to store r.
   void fill_deferred_sum(DecodeParams& params) const {
     const bool to_y = p_.residual == Residual::kNormInput;
-    if (!p_.norm.add || (!to_y && operands_.x_sum == nullptr)) return;
+    if (tilings_.gate_up.boxes || !p_.norm.add || (!to_y && operands_.x_sum == nullptr)) return;
     params.norm.x = matrix(Operand::kX);
     params.norm.residual = matrix(Operand::kXResidual);
     params.norm.r = matrix(Operand::kXSum);
@@ -379,6 +394,12 @@ Reason sm90_decode_chain_supports(const Problem& p, const Device& device) noexce
   return deferral_refusal(p);
 }
 
+Reason sm90_decode_chain_yields(const Problem& p, const Device& device) noexcept {
+  if (!p.norm.enabled || sm90::decode_defers_norm(p.d, p.h, device.sm_count)) return {};
+  return refuse("a launch of the norm costs less than to defer it where weights are %lld MB",
+                6 * ll{p.d} * ll{p.h} / 1'000'000);
+}
+
 // "sm90.decode.down.b32r64k128s9x2": tokens, weight rows and columns of a stage, stages, and how
 // many CTAs divide K.
 std::size_t sm90_decode_configs(const Problem& p, const Device& device,
@@ -401,9 +422,10 @@ std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
   std::array<DecodeTiling, detail::kMaxConfigs> down;
   sm90::DecodeShape first_shape = shape_of(p, device, true, false);
   first_shape.norm_rows = norm_rows(p);
+  first_shape.boxes = first_shape.boxes && norm_views_refusal(p).empty();
   const std::size_t firsts = sm90::decode_ranked(first_shape, gate_up);
   sm90::DecodeShape second_shape = shape_of(p, device, false, true);
-  if (p.norm.enabled) second_shape.boxes = false;  // who stores the norm's sum has rows
+  second_shape.boxes = first_shape.boxes;
   const std::size_t seconds = sm90::decode_ranked(second_shape, down);
   if (firsts == 0 || seconds == 0) return 0;
   const sm90::DecodePair best = sm90::decode_first_pair(
@@ -411,6 +433,9 @@ std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
   std::size_t count = 0;
   const auto put = [&](const sm90::DecodePair& pair) {
     if (count == detail::kMaxConfigs) return;
+    // Behind a norm by rows down stores the norm's sum, which by boxes it does not.
+    const DecodeTiling& first = gate_up[pair.gate_up];
+    if (first.norm_rows > 0 && !first.boxes && down[pair.down].boxes) return;
     if (count < out.size()) {
       out[count] = make_config("decode_chain", p, {gate_up[pair.gate_up], down[pair.down]});
     }

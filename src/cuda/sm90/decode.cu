@@ -65,7 +65,8 @@ Status launch_decode(const DecodeLaunch& launch, const DecodeParams& params) noe
   if (launch.tiling.norm_rows > 0) {
     using E = __nv_bfloat16;
     return launch_first<RowsConfig<E, 8, 32, 512, 5, 10>, RowsConfig<E, 8, 32, 512, 4, 16>,
-                        RowsConfig<E, 8, 32, 256, 4, 16>>(launch, params);
+                        RowsConfig<E, 8, 32, 256, 4, 16>, BoxesConfig<E, 16, 64, 256, 5, 16>>(
+        launch, params);
   }
   return launch.dtype == DType::kF16 ? launch_typed<__half>(launch, params)
                                      : launch_typed<__nv_bfloat16>(launch, params);

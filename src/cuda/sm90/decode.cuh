@@ -120,19 +120,21 @@ __device__ __forceinline__ void produce_weights(const DecodeParams& p, const Dec
 }
 
 // Streams the activations of one phase: a lane with a `row` brings its columns of a chunk (m lanes
-// do), or lane l the l-th box of all m tokens. What the slots of other tokens hold reaches no
-// output, for an mma keeps columns apart.
+// do), or a lane a box of all m tokens; of `inputs` matrices, x and then a deferred norm's
+// residual, whose map a lane has. What the slots of other tokens hold reaches no output, for an mma
+// keeps columns apart.
 template <class Cfg>
-__device__ __forceinline__ void stream_activations(const char* row, const CUtensorMap& map, int m,
-                                                   const DecodeSmem<Cfg>& smem,
+__device__ __forceinline__ void stream_activations(const char* row, const CUtensorMap& map,
+                                                   int inputs, int m, const DecodeSmem<Cfg>& smem,
                                                    const DecodePhase& phase,
                                                    tile::RingCursor<Cfg::kStages>& ring) {
+  constexpr int kSpans = Cfg::kDepth / kSpanColumns;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int b = 0; b < phase.blocks; ++b) {
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       const int columns = phase.chunk_columns(c, Cfg::kDepth);
       // A box is whole, and with boxes of weights a stage: outside the matrix they read as 0.
-      const int copies = Cfg::kWeightBoxes       ? Cfg::kDepth / kSpanColumns
+      const int copies = Cfg::kWeightBoxes       ? kSpans * inputs
                          : Cfg::kActivationBoxes ? phase.chunk_spans(c, Cfg::kDepth)
                                                  : m;
       const int bytes = Cfg::kActivationBoxes ? m * kSpanBytes : columns * 2;
@@ -144,8 +146,10 @@ __device__ __forceinline__ void stream_activations(const char* row, const CUtens
       if (lane < copies) {
         char* to = smem.activations(ring.stage);
         if constexpr (Cfg::kActivationBoxes) {
-          const std::int32_t at[5] = {c * Cfg::kDepth + lane * kSpanColumns, 0};
-          ptx::tensor_copy_2d(to + lane * Cfg::kTokens * kSpanBytes, map, at, full);
+          const int span = kNormByBoxes<Cfg> ? lane % kSpans : lane;
+          const int first = span != lane ? Cfg::kNormRows / 2 : 0;
+          const std::int32_t at[5] = {c * Cfg::kDepth + span * kSpanColumns, 0};
+          ptx::tensor_copy_2d(to + (span * Cfg::kTokens + first) * kSpanBytes, map, at, full);
         } else {
           ptx::bulk_copy(to + lane * Cfg::kTokenBytes, row + std::int64_t{c} * Cfg::kTokenBytes,
                          static_cast<std::uint32_t>(bytes), full);
@@ -182,7 +186,10 @@ __device__ __forceinline__ void produce_activations(const DecodeParams& p,
   const int rows = activation_rows<Cfg>(p);
   const char* h_row = static_cast<const char*>(p.h_in.base) + lane * p.h_in.row_bytes;
   const char* row = !gate_up ? h_row : lane < rows ? activation_row<Cfg>(p, lane) : nullptr;
-  const CUtensorMap& map = gate_up ? p.x_map : p.h_map;
+  const bool adds = kNormByBoxes<Cfg> && p.norm.residual.base != nullptr;
+  const int inputs = adds ? 2 : 1;
+  const bool brings_residual = adds && lane >= Cfg::kDepth / kSpanColumns;
+  const CUtensorMap& map = brings_residual ? p.x_residual_map : gate_up ? p.x_map : p.h_map;
   if constexpr (Cfg::kActivationBoxes) {
     if (lane == 0) ptx::prefetch_tensor_map(map);
   }
@@ -190,12 +197,12 @@ __device__ __forceinline__ void produce_activations(const DecodeParams& p,
   if constexpr (Cfg::kMeets) {
     int barriers = 0;
     if (p.norm.n.base != nullptr) meet<Cfg>(p, smem.ready(0), barriers++);
-    stream_activations<Cfg>(row, map, rows, smem, first, ring);
+    stream_activations<Cfg>(row, map, inputs, rows, smem, first, ring);
     if (!gate_up || p.y.base == nullptr) return;
     meet<Cfg>(p, smem.ready(1), barriers++);
-    stream_activations<Cfg>(h_row, p.h_map, p.m, smem, down_phase<Cfg>(p), ring);
+    stream_activations<Cfg>(h_row, p.h_map, 1, p.m, smem, down_phase<Cfg>(p), ring);
   } else {
-    stream_activations<Cfg>(row, map, gate_up ? rows : p.m, smem, first, ring);
+    stream_activations<Cfg>(row, map, inputs, gate_up ? rows : p.m, smem, first, ring);
   }
 }
 

@@ -18,6 +18,7 @@
 #include "cuda/ptx/bulk_copy.cuh"
 #include "cuda/ptx/warpgroup.cuh"
 #include "cuda/ptx/wgmma.cuh"
+#include "cuda/sm90/decode_deferred_norm.cuh"
 #include "cuda/sm90/decode_output.cuh"
 #include "cuda/tile/activation.cuh"
 #include "cuda/tile/ring.cuh"
@@ -64,20 +65,34 @@ __device__ __forceinline__ void stream_boxes(const DecodeParams& p, const Decode
   const int unit = static_cast<int>(box / Cfg::kSpans);
   const int span = static_cast<int>(box % Cfg::kSpans);
   const int offset = span * Cfg::kRows * kSpanBytes + unit * kBoxBytes;
+  // A deferred norm's weight is one copy more, which all CTAs read in every block.
+  static_assert(!Cfg::kNorm || Cfg::kRows / kMmaRows * Cfg::kSpans < 32 * kWeightWarps);
+  const bool is_norm = Cfg::kNorm && box == Cfg::kRows / kMmaRows * Cfg::kSpans;
+  const bool has_norm = Cfg::kNorm && __any_sync(0xFFFFFFFFU, is_norm);
   for (int b = 0; b < phase.blocks; ++b) {
     const UnitRange block = phase.block(b);
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       // A stage is whole: outside the matrix boxes read as 0.
       const bool mine = unit < block.size() && span < Cfg::kSpans;
       const int boxes = __popc(__ballot_sync(0xFFFFFFFFU, mine));
+      const int norm_bytes = has_norm ? phase.chunk_columns(c, Cfg::kDepth) * 2 : 0;
       std::uint64_t& full = smem.full(ring.stage);
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
       if (lane == 0)
-        ptx::mbarrier_arrive_expect_bytes(full, static_cast<std::uint32_t>(boxes * kBoxBytes));
+        ptx::mbarrier_arrive_expect_bytes(
+            full, static_cast<std::uint32_t>(boxes * kBoxBytes + norm_bytes));
       __syncwarp();
       if (mine) {
         copy_box<kGated>(p, smem.weights(ring.stage) + offset,
                          c * Cfg::kDepth + span * kSpanColumns, block.begin + unit, full, policy);
+      }
+      if constexpr (Cfg::kNorm) {
+        if (is_norm) {
+          ptx::bulk_copy(
+              smem.activations(ring.stage) + Cfg::kNormWeightAt,
+              static_cast<const char*>(p.norm.weight) + std::int64_t{c} * (Cfg::kDepth * 2),
+              static_cast<std::uint32_t>(norm_bytes), full);
+        }
       }
       ring.advance();
     }
@@ -194,7 +209,6 @@ struct Exchange {
 
   static __device__ __forceinline__ void run(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
                                              int split, int rank, Sums<Cfg>& d) {
-    ptx::cluster_wait();  // the others have begun, and so have their mbarriers
     if (split == 2) {
       if (rank == 0) {
         run_as<2, 0>(p, smem, d);
@@ -245,19 +259,24 @@ struct TokenColumn {
   __device__ __forceinline__ void advance() { at += step_bytes; }
 };
 
-// Slices that a thread finishes together, half of all, as many as a CTA of a pair has. No branch
-// stands between them: a slice alone is a chain of exponential, reciprocal and store, or of load
-// and store, and few warps share a scheduler.
+// Slices that a thread finishes together: two, or half of all, as many as a CTA of a pair has. No
+// branch stands between them: a slice alone is a chain of exponential, reciprocal and store, or of
+// load and store, and few warps share a scheduler.
 template <class Cfg>
-inline constexpr int kTogether = Cfg::kTokens / kSliceTokens / 2;
+inline constexpr int kTogether =
+    Cfg::kTokens / kSliceTokens <= 4 ? 2 : Cfg::kTokens / kSliceTokens / 2;
 
-// Where a thread's results of a block go, computed before its sums are there.
+// Where a thread's results of a block go, and their biases, before its sums are there: of loads at
+// a launch's end each is 0.5 us.
 template <class Cfg, bool kGated>
 struct BlockOutput {
+  using Element = typename Cfg::Element;
+
   OwnTokens tokens;
   int column;  // of h or y: that of d[0]
   int rows;    // of those of d[0] and d[2] so many are in the block and the matrix; of a pair both
-  TokenColumn<typename Cfg::Element> out;
+  TokenColumn<Element> out;
+  Element bias[2] = {};  // gate's and up's, or of the rows of d[0] and d[2]; touched at the end
 
   __device__ BlockOutput(const DecodeParams& p, UnitRange block, const Group& group, int split)
       : BlockOutput(p, block, group, split,
@@ -275,17 +294,24 @@ struct BlockOutput {
         out(kGated ? p.h_out : p.y, tokens, column) {
     // NOTE: or the compiler computes them where they are used, behind the block's last stage.
     asm volatile("" : "+l"(out.at), "+l"(out.step_bytes));
+    const void* const biases = kGated ? p.b_gate : p.b_down;
+    if (biases == nullptr) return;
+    if (rows > 0) bias[0] = static_cast<const Element*>(biases)[column];
+    if (rows > 1) {
+      bias[1] = kGated ? static_cast<const Element*>(p.b_up)[column]
+                       : static_cast<const Element*>(biases)[column + kMmaRows / 2];
+    }
   }
 };
 
 // h of one block, from a warpgroup's sums.
 template <class Cfg>
 __device__ __forceinline__ void finish_pairs(const DecodeParams& p, BlockOutput<Cfg, true>& to,
-                                             const Sums<Cfg>& d) {
+                                             const Sums<Cfg>& d, const BoxTokens<Cfg>& tokens) {
   using Element = typename Cfg::Element;
   if (to.rows == 0) return;
-  const float b_gate = p.b_gate != nullptr ? vector_at<Element>(p.b_gate, to.column) : 0;
-  const float b_up = p.b_gate != nullptr ? vector_at<Element>(p.b_up, to.column) : 0;
+  const float b_gate = static_cast<float>(to.bias[0]);
+  const float b_up = static_cast<float>(to.bias[1]);
   const bool up_first = p.up_first != 0;
   tile::with_epilogue_gate(p.gate, p.plain_gate != 0, [&](const Gate& gate) {
     int token = to.tokens.first;
@@ -297,8 +323,9 @@ __device__ __forceinline__ void finish_pairs(const DecodeParams& p, BlockOutput<
       for (int j = 0; j < kTogether<Cfg>; ++j) {
 #pragma unroll
         for (int behind = 0; behind < 2; ++behind) {
-          const float first = d[(i + j) * 4 + behind];
-          const float second = d[(i + j) * 4 + behind + 2];
+          const float scale = tokens.scale(i + j, behind);
+          const float first = d[(i + j) * 4 + behind] * scale;
+          const float second = d[(i + j) * 4 + behind + 2] * scale;
           const float g = (up_first ? second : first) + b_gate;
           const float u = (up_first ? first : second) + b_up;
           values[j][behind] = Element(math::gate_mul(gate, g, u));
@@ -315,43 +342,65 @@ __device__ __forceinline__ void finish_pairs(const DecodeParams& p, BlockOutput<
   });
 }
 
+// The residual of a thread's results: of slice i [i][that of d[4 i], d[4 i + 2]][token].
+template <class Cfg>
+struct BlockResidual {
+  using Element = typename Cfg::Element;
+  // Of few tokens on its way while the block is multiplied, and touched no sooner; of more there
+  // are no registers. Where CTAs meet, another one may not have written it yet.
+  static constexpr bool kEarly = Cfg::kTokens <= 32 && !Cfg::kMeets;
+  static constexpr int kSlices = Cfg::kTokens / kSliceTokens;
+
+  Element of[kSlices][2][2] = {};
+
+  /// Slices kFirst to kFirst + kCount, of which the first begins with `token`, where `from` stands.
+  template <int kCount>
+  __device__ __forceinline__ void load(int first, const DecodeParams& p, int rows, int step,
+                                       int token, TokenColumn<Element>& from) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // From L2: with a norm another SM wrote it in this launch.
+        if (half < rows && token < p.m) {
+          of[first + j][half][0] = __ldcg(from.token(0, half * (kMmaRows / 2)));
+        }
+        if (half < rows && token + 1 < p.m) {
+          of[first + j][half][1] = __ldcg(from.token(1, half * (kMmaRows / 2)));
+        }
+      }
+      from.advance();
+      token += step;
+    }
+  }
+
+  /// All of them, if there is a residual.
+  static __device__ __forceinline__ BlockResidual load_early(const DecodeParams& p,
+                                                             const BlockOutput<Cfg, false>& to) {
+    BlockResidual residual;
+    if (p.residual.base != nullptr) {
+      TokenColumn<Element> from(p.residual, to.tokens, to.column);
+      residual.template load<kSlices>(0, p, to.rows, to.tokens.step, to.tokens.first, from);
+    }
+    return residual;
+  }
+};
+
 // y of one block.
 template <class Cfg>
 __device__ __forceinline__ void finish_down(const DecodeParams& p, BlockOutput<Cfg, false>& to,
-                                            const Sums<Cfg>& d) {
+                                            const Sums<Cfg>& d, BlockResidual<Cfg>& residual) {
   using Element = typename Cfg::Element;
   constexpr int kApart = kMmaRows / 2;
   const bool adds = p.residual.base != nullptr;
-  float bias[2] = {};
-  if (p.b_down != nullptr) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (half < to.rows) bias[half] = vector_at<Element>(p.b_down, to.column + half * kApart);
-    }
-  }
-  TokenColumn<Element> residual(p.residual, to.tokens, to.column);
+  const float bias[2] = {static_cast<float>(to.bias[0]), static_cast<float>(to.bias[1])};
+  TokenColumn<Element> from(p.residual, to.tokens, to.column);
   int token = to.tokens.first;
 #pragma unroll
   for (int i = 0; i < Cfg::kTokens / kSliceTokens; i += kTogether<Cfg>) {
     if (token >= p.m || to.rows == 0) break;
-    Element added[kTogether<Cfg>][2][2] = {};
-    if (adds) {
-      int at = token;
-#pragma unroll
-      for (int j = 0; j < kTogether<Cfg>; ++j) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          // From L2: with a norm another SM wrote it in this launch.
-          if (half < to.rows && at < p.m) {
-            added[j][half][0] = __ldcg(residual.token(0, half * kApart));
-          }
-          if (half < to.rows && at + 1 < p.m) {
-            added[j][half][1] = __ldcg(residual.token(1, half * kApart));
-          }
-        }
-        residual.advance();
-        at += to.tokens.step;
-      }
+    if (adds && !BlockResidual<Cfg>::kEarly) {
+      residual.template load<kTogether<Cfg>>(i, p, to.rows, to.tokens.step, token, from);
     }
 #pragma unroll
     for (int j = 0; j < kTogether<Cfg>; ++j) {
@@ -360,7 +409,7 @@ __device__ __forceinline__ void finish_down(const DecodeParams& p, BlockOutput<C
 #pragma unroll
         for (int behind = 0; behind < 2; ++behind) {
           float sum = d[(i + j) * 4 + half * 2 + behind] + bias[half];
-          if (adds) sum += static_cast<float>(added[j][half][behind]);
+          if (adds) sum += static_cast<float>(residual.of[i + j][half][behind]);
           if (half < to.rows && token + behind < p.m) {
             *to.out.token(behind, half * kApart) = Element(sum);
           }
@@ -385,8 +434,15 @@ __device__ __forceinline__ void consume_boxes(const DecodeParams& p, const Decod
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   const int split = split_of<Cfg>(p);
   const Group group(split);
-  if (split > 1 && threadIdx.x == 0) {
-    Exchange<Cfg>::expect(p, smem.exchanged(), split, group.rank);
+  if (split > 1) {
+    if (threadIdx.x == 0) Exchange<Cfg>::expect(p, smem.exchanged(), split, group.rank);
+    // The others have begun, and so have their mbarriers. Here, where stages are waited for anyway.
+    __syncwarp();
+    ptx::cluster_wait();
+  }
+  BoxTokens<Cfg> tokens(p);
+  if constexpr (Cfg::kNorm) {
+    if (warpgroup == 1) store_sum(p);
   }
   for (int b = 0; b < phase.blocks; ++b) {
     tile::RingCursor<Cfg::kStages> ring;
@@ -397,12 +453,17 @@ __device__ __forceinline__ void consume_boxes(const DecodeParams& p, const Decod
       ptx::named_barrier_sync(kRingBarrier + warpgroup, kConsumers);
     }
     BlockOutput<Cfg, kGated> output(p, phase.block(b), group, split);
+    [[maybe_unused]] BlockResidual<Cfg> residual;
+    if constexpr (!kGated && BlockResidual<Cfg>::kEarly) {
+      residual = BlockResidual<Cfg>::load_early(p, output);
+    }
     Sums<Cfg> d = {};
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       // Before the wait: behind one for h stages stand full, and what lies between their products
       // is time.
       const auto tiles = StageTiles<Cfg>::of(smem, ring.stage);
       ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
+      tokens.normalise(p, smem.activations(ring.stage), c);
       multiply_boxes<Cfg>(tiles, d);
       release<Cfg>(smem, ring.stage);
       ring.advance();
@@ -411,9 +472,10 @@ __device__ __forceinline__ void consume_boxes(const DecodeParams& p, const Decod
     ptx::wgmma_fence_accumulators(d);
     if (split > 1) Exchange<Cfg>::run(p, smem, split, group.rank, d);
     if constexpr (kGated) {
-      finish_pairs<Cfg>(p, output, d);
+      tokens.finish_squares(p, smem.scratch());
+      finish_pairs<Cfg>(p, output, d, tokens);
     } else {
-      finish_down<Cfg>(p, output, d);
+      finish_down<Cfg>(p, output, d, residual);
     }
   }
 }

@@ -23,6 +23,7 @@ constexpr DecodeTiling kTilings[] = {
     {.tokens = 16, .rows = 32, .depth = 256, .stages = 4, .half = true},
     {.tokens = 16, .rows = 16, .depth = 512, .stages = 3, .half = true},
     {.tokens = 16, .rows = 64, .depth = 256, .stages = 5, .boxes = true},
+    {.tokens = 16, .rows = 64, .depth = 256, .stages = 5, .boxes = true, .norm_rows = 16},
     {.tokens = 32, .rows = 64, .depth = 128, .stages = 9, .boxes = true},
     {.tokens = 32, .rows = 128, .depth = 128, .stages = 5, .boxes = true},
     {.tokens = 64, .rows = 64, .depth = 128, .stages = 6, .boxes = true},
@@ -38,6 +39,9 @@ constexpr double kTwoSlicesMemoryBytesPerUs = 31e3;
 constexpr double kTwoSlicesBytesPerUs = 40e3;
 // Of an SM, a layer: below it what a launch costs beside its bytes weighs more than a deep ring.
 constexpr double kSmallModelBytes = 800e3;
+// The same, below which a launch of the norm costs less than to defer it: it did by 4 to 10 % at
+// 110 to 200 KB and more, by -3 to 4 % at 360 to 380.
+constexpr double kDeferBytes = 300e3;
 // Of an SM, of the largest share over the mean: fitted, boxes were ahead at 260 KB, rows at 360.
 constexpr double kUnevenBytes = 300e3;
 // Of an SM, of down behind gate_up: what memory gives it until the next CTA's first bytes come.
@@ -109,15 +113,18 @@ bool has_grid_barrier(const DecodeShape& s) { return (s.gate_up && s.down) || s.
 // Whether clusters of `split` CTAs can divide K: each cluster's rows must be one block.
 bool can_divide(const DecodeTiling& t, int split, const DecodeShape& s) {
   if (!t.boxes || has_grid_barrier(s) || s.sm_count < split) return false;
+  if (s.norm_rows > 0) return false;                  // each CTA sums the squares of all columns
   if (split * kSliceTokens > t.tokens) return false;  // slices of tokens are dealt out
   const std::int64_t groups = clusters(split, s.sm_count);
   const std::int64_t boxes = units_of(static_cast<int>(s.down ? s.d : s.h), true, s.gate_up);
   return (boxes + groups - 1) / groups <= t.rows / kMmaRows;
 }
 
+// Bytes of a layer's weights.
+double layer_bytes(std::int64_t d, std::int64_t h) { return 6.0 * static_cast<double>(d * h); }
+
 bool is_small(const DecodeShape& s) {
-  if (has_grid_barrier(s)) return false;
-  return 6.0 * static_cast<double>(s.d * s.h) <= kSmallModelBytes * s.sm_count;
+  return !has_grid_barrier(s) && layer_bytes(s.d, s.h) <= kSmallModelBytes * s.sm_count;
 }
 
 // Rows of down that are more than one block of a half ring bring all of h once more.
@@ -132,9 +139,10 @@ bool is_narrow(const DecodeShape& s) { return s.h <= std::int64_t{kMmaRows} * s.
 bool rows_lead(const DecodeShape& s) { return s.m <= 4 && is_narrow(s) && offers_half(s); }
 
 // Of few tokens boxes are first where the largest share of whole ones is not much more than the
-// mean, for who has less leaves the memory to others; of more they are.
+// mean, for who has less leaves the memory to others; of more they are, and with a deferred norm,
+// which by rows is three rows of activations for one.
 bool boxes_lead(const DecodeTiling& t, const DecodeShape& s) {
-  if (s.m > kDecodeRowTokens) return true;
+  if (s.m > kDecodeRowTokens || s.norm_rows > 0) return true;
   const std::int64_t total = s.down ? s.d : s.h;
   const int groups = decode_ctas(t, s.down, total, s.sm_count) / t.split;
   const double mean = static_cast<double>(total) * (s.down ? 1 : 2) / groups;
@@ -147,7 +155,7 @@ bool boxes_lead(const DecodeTiling& t, const DecodeShape& s) {
 // many, and for down that of 16; where they are more, half rings of 16 slots, for blocks of few
 // tokens are small ones (with a deferred norm, which has no such ring, the full one).
 bool leads(const DecodeTiling& t, const DecodeShape& s) {
-  const bool boxes = s.boxes && s.norm_rows == 0 && !rows_lead(s);
+  const bool boxes = s.boxes && !rows_lead(s);
   if (!is_small(s) || boxes) return t.boxes && boxes_lead(t, s);
   if (t.norm_rows > 0) return t.half == is_narrow(s);
   return t.half && t.rows == (s.gate_up && is_narrow(s) ? 2 * kMmaRows : kMmaRows);
@@ -230,6 +238,10 @@ DecodePair decode_first_pair(std::span<const DecodeTiling> gate_up,
   return best;
 }
 
+bool decode_defers_norm(std::int64_t d, std::int64_t h, int sm_count) noexcept {
+  return layer_bytes(d, h) > kDeferBytes * sm_count;
+}
+
 int decode_ctas(const DecodeTiling& t, bool down, std::int64_t rows, int sm_count) noexcept {
   const int units = units_of(static_cast<int>(rows), t.boxes, !down);
   return std::clamp(units, 1, clusters(t.split, sm_count)) * t.split;
@@ -265,12 +277,12 @@ WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& 
 }
 
 void name_decode_tiling(const DecodeTiling& t, std::span<char> out) noexcept {
-  const char kind = t.boxes ? 'b' : t.norm_rows > 0 ? 'n' : 't';
+  const char* kind = t.boxes ? t.norm_rows > 0 ? "bn" : "b" : t.norm_rows > 0 ? "n" : "t";
   if (t.split == 1) {
-    std::snprintf(out.data(), out.size(), "%c%dr%dk%ds%d", kind, t.tokens, t.rows, t.depth,
+    std::snprintf(out.data(), out.size(), "%s%dr%dk%ds%d", kind, t.tokens, t.rows, t.depth,
                   t.stages);
   } else {
-    std::snprintf(out.data(), out.size(), "%c%dr%dk%ds%dx%d", kind, t.tokens, t.rows, t.depth,
+    std::snprintf(out.data(), out.size(), "%s%dr%dk%ds%dx%d", kind, t.tokens, t.rows, t.depth,
                   t.stages, t.split);
   }
 }

@@ -75,6 +75,10 @@ struct DecodePair {
                                            std::span<const DecodeTiling> down,
                                            const DecodeShape& down_shape) noexcept;
 
+/// Whether gate_up should defer the norm, where it can: each of its CTAs then multiplies all of x
+/// by the norm's weight, stage by stage, which a model's weights must outweigh.
+[[nodiscard]] bool decode_defers_norm(std::int64_t d, std::int64_t h, int sm_count) noexcept;
+
 /// CTAs of a launch: one an SM in whole groups of `split`, but no more groups than units: rows of
 /// w_down (`down`: down, or mlp) or pairs of gate_up, or boxes of them.
 [[nodiscard]] int decode_ctas(const DecodeTiling& tiling, bool down, std::int64_t rows,

@@ -50,7 +50,8 @@ __device__ __forceinline__ float consumer_sum(float value, float* partial) {
   return sum;
 }
 
-// The norm prologue: row by row over the CTAs, while the first weights are on their way.
+// The norm prologue: row by row over the CTAs, while the first weights are on their way. `partial`
+// is free behind it.
 template <class Element>
 __device__ __forceinline__ void normalise_rows(const DecodeParams& p, float* partial) {
   const DecodeNorm& norm = p.norm;
@@ -73,6 +74,9 @@ __device__ __forceinline__ void normalise_rows(const DecodeParams& p, float* par
       n.store(element_at<Element>(norm.n, row, col));
     }
   }
+  // NOTE: whoever writes there next has waited for copies that follow a grid barrier that follows
+  // this, but compute-sanitizer does not see that order.
+  ptx::named_barrier_sync(kConsumerBarrier, kConsumers);
 }
 
 }  // namespace sluice::cuda::sm90

@@ -28,7 +28,8 @@ struct RowMajor {
 };
 
 /// The norm. `n` is set where it is a prologue of the launch. Where it is deferred, gate_up reads
-/// x, residual and weight by itself, and the launch of down, behind which nobody reads x, stores r.
+/// x, residual and weight by itself; r is stored by gate_up where weights come by boxes, else by
+/// the launch of down, which then has x too.
 struct DecodeNorm {
   RowMajor x;         // [m, d]
   RowMajor residual;  // [m, d], added to x
@@ -37,7 +38,7 @@ struct DecodeNorm {
   const void* weight;
   float weight_offset;
   float eps;
-  int r_to_y;  // deferred: down adds r to y
+  int r_to_y;  // of down that stores r: y takes it too
 };
 
 // What producers need for their first copy lies together at the front: parameters come by cache
@@ -72,6 +73,7 @@ struct DecodeParams {
   Gate gate;
   int plain_gate;           // math::is_plain(gate)
   WorkspaceHeader* header;  // barriers: one between gate_up and down, one before them for the norm
+  CUtensorMap x_residual_map;  // as x_map; of a deferred norm by boxes
 };
 
 struct DecodeLaunch {

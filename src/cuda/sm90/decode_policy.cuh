@@ -58,7 +58,8 @@ struct RowsConfig {
 inline constexpr int kWgmmaRows = 64;
 
 /// A DecodeTiling by boxes: weights by boxes of 16 rows x 64 columns, wgmma.
-template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount>
+template <class ElementType, int kTokenCount, int kRowCount, int kDepthCount, int kStageCount,
+          int kNormRowCount = 0>
 struct BoxesConfig {
   using Element = ElementType;
   static constexpr bool kMeets = false;
@@ -67,8 +68,8 @@ struct BoxesConfig {
   static constexpr int kDepth = kDepthCount;
   static constexpr int kStages = kStageCount;
   static constexpr bool kWeightBoxes = true;
-  static constexpr int kNormRows = 0;
-  static constexpr bool kNorm = false;
+  static constexpr int kNormRows = kNormRowCount;
+  static constexpr bool kNorm = kNormRows > 0;
   static constexpr bool kActivationBoxes = true;
   // 64 rows are one wgmma: the warpgroups take blocks of so many in turns, of twice as many half of
   // the rows each.
@@ -77,15 +78,20 @@ struct BoxesConfig {
   static constexpr int kSpans = kDepth / kSpanColumns;
   static constexpr int kWeightsAt = 0;
   static constexpr int kActivationsAt = kRows * kDepth * 2;
-  static constexpr int kStageBytes = (kRows + kTokens) * kDepth * 2;
+  static constexpr int kNormWeightAt = kTokens * kDepth * 2;
+  static constexpr int kStageBytes =
+      (kActivationsAt + kNormWeightAt + (kNorm ? kDepth * 2 : 0) + 1023) & ~1023;
   // Sums that the CTAs of a cluster exchange, or, in a launch without clusters, those of the norm's
   // prologue. Not over the ring: who sends would wait until the others have read their last stages.
+  // In gate_up with a deferred norm squares.
   static constexpr int kScratchBytes = kRows * kTokens * 4;
-  static_assert(kScratchBytes >= 4 * kConsumerWarps);
+  static_assert(kScratchBytes >= 4 * kConsumerWarps && kScratchBytes >= 2 * kTokens * 4);
   static_assert(kTokens % (2 * kSliceTokens) == 0 && kRows % kMmaRows == 0 &&
                 kDepth % kSpanColumns == 0);
   static_assert(kRows / kMmaRows * kSpans <= 32 * kWeightWarps);
   static_assert(kRows == kWgmmaRows || kRows == 2 * kWgmmaRows);
+  // With a deferred norm the first half of the tokens is x's room, the second the residual's.
+  static_assert(!kNorm || (kTurns && kNormRows == kTokens));
 };
 
 /// The same in a launch whose CTAs meet at grid barriers: with the norm's prologue, or with both
@@ -150,7 +156,7 @@ struct Group {
 
 template <class Cfg>
 __device__ __forceinline__ int split_of(const DecodeParams& p) {
-  return Cfg::kWeightBoxes && !Cfg::kMeets ? p.split : 1;
+  return Cfg::kWeightBoxes && !Cfg::kMeets && !Cfg::kNorm ? p.split : 1;
 }
 
 // The phase that the launch has shares of: down, or gate_up where that is all.
