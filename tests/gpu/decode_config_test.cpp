@@ -343,6 +343,16 @@ TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
   normed.norm_rows = 2;
   cuda::sm90::decode_ranked(normed, out);
   EXPECT_EQ(name_of(out[0]), "bn16r64k256s5");
+  // x has half of a stage's sixteen rows, without a residual too.
+  for (const int m : {8, 9}) {
+    normed.m = normed.norm_rows = m;
+    const std::size_t offered = cuda::sm90::decode_ranked(normed, out);
+    const bool boxes = std::any_of(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(offered),
+                                   [](const DecodeTiling& t) { return t.boxes; });
+    EXPECT_EQ(boxes, m == 8) << m;
+  }
+  normed.m = 1;
+  normed.norm_rows = 2;
   normed.boxes = false;
   cuda::sm90::decode_ranked(normed, out);
   EXPECT_EQ(name_of(out[0]), "n8r32k512s5");

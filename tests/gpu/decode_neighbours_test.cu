@@ -31,6 +31,7 @@ constexpr Launch kLaunches[] = {
     {"16x1032x2056:mlp", "cuda.sm90_decode_chain"},
     {"40x1032x2056:mlp", "cuda.sm90_decode_chain"},
     {"4x1032x2056:mlp:add_norm:residual_norm_input", "cuda.sm90_decode_chain"},
+    {"5x1032x2056:mlp:add_norm:residual_norm_input:bias:bias_down", "cuda.sm90_decode_chain"},
     {"1x264x6600:mlp:residual", "cuda.sm90_decode_chain"},
     {"40x264x9000:mlp:residual", "cuda.sm90_decode_chain"},
     {"8x1032x2056:mlp", "cuda.sm90_decode"},

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "cuda/device.hpp"
+#include "cuda/norm/after_norm.hpp"
 #include "cuda/prefill.hpp"
 #include "cuda/sm90/decode_params.hpp"
 #include "cuda/sm90/decode_schedule.hpp"
@@ -141,8 +142,8 @@ struct Tilings {
 };
 
 // "t16r64k256s5", or of two launches "b64r128k128s4+r64k128s6x2" where both are for as many tokens
-// and of a kind (a deferred norm's "n" is gate_up's alone), "t16r64k256s5+b16r64k256s5x2" where
-// not.
+// and of a kind (a deferred norm's "n" is gate_up's alone: behind "bn16r64k256s5" "+r64k256s5x2" is
+// "b16r64k256s5x2"), "t16r64k256s5+b16r64k256s5x2" where not.
 Config make_config(const char* family, const Problem& p, const Tilings& tilings) {
   char gate_up[24];
   char down[24];
@@ -318,11 +319,13 @@ class Launcher {
     norm.weight = operands_.norm_weight;
     norm.weight_offset = p_.norm.weight_offset;
     norm.eps = p_.norm.eps;
-    norm.n = scratch_.n;  // null where it is deferred
+    norm.n = scratch_.n;
     if (!p_.norm.add) return {};
     norm.residual = matrix(Operand::kXResidual);
-    if (norm.n.base != nullptr || tilings_.gate_up.boxes) norm.r = norm_sum();
-    if (norm.n.base != nullptr || !tilings_.gate_up.boxes) return {};
+    const bool deferred = norm.n.base == nullptr;
+    if (deferred && !tilings_.gate_up.boxes) return {};  // down stores r
+    norm.r = norm_sum();
+    if (!deferred) return {};
     return set_input(Operand::kXResidual, {}, tilings_.gate_up, norm.residual,
                      params.x_residual_map);
   }
@@ -396,6 +399,7 @@ Reason sm90_decode_chain_supports(const Problem& p, const Device& device) noexce
 
 Reason sm90_decode_chain_yields(const Problem& p, const Device& device) noexcept {
   if (!p.norm.enabled || sm90::decode_defers_norm(p.d, p.h, device.sm_count)) return {};
+  if (!norm_refusal(p).empty()) return {};
   return refuse("a launch of the norm costs less than to defer it where weights are %lld MB",
                 6 * ll{p.d} * ll{p.h} / 1'000'000);
 }
@@ -425,7 +429,7 @@ std::size_t sm90_decode_chain_configs(const Problem& p, const Device& device,
   first_shape.boxes = first_shape.boxes && norm_views_refusal(p).empty();
   const std::size_t firsts = sm90::decode_ranked(first_shape, gate_up);
   sm90::DecodeShape second_shape = shape_of(p, device, false, true);
-  second_shape.boxes = first_shape.boxes;
+  second_shape.boxes = first_shape.boxes;  // gate_up by rows admits down by rows alone
   const std::size_t seconds = sm90::decode_ranked(second_shape, down);
   if (firsts == 0 || seconds == 0) return 0;
   const sm90::DecodePair best = sm90::decode_first_pair(

@@ -19,8 +19,11 @@
 //              activation producer waits, then meets the other CTAs at the grid barrier (Meeting)
 //   exchanged  an arrival (a consumer, expect_tx) and the sums of the CTAs that divide K; their
 //              consumers wait
-// named barrier 1: the 256 consumers, between writing and reading partial sums
+// named barrier 1: the 256 consumers, between writing and reading partial sums, and those of the
+// norm's prologue
 // named barriers 2, 3 (boxes in turns): a warpgroup hands the ring to the other
+// named barriers 4, 5 (boxes with a deferred norm): 128, a warpgroup has written a stage's operand,
+// or the sums of its squares
 // cluster barrier, of the CTAs that divide K: all have begun, and initialised their mbarriers
 #pragma once
 
@@ -191,7 +194,9 @@ __device__ __forceinline__ void produce_activations(const DecodeParams& p,
   const bool brings_residual = adds && lane >= Cfg::kDepth / kSpanColumns;
   const CUtensorMap& map = brings_residual ? p.x_residual_map : gate_up ? p.x_map : p.h_map;
   if constexpr (Cfg::kActivationBoxes) {
-    if (lane == 0) ptx::prefetch_tensor_map(map);
+    if (lane == 0 || (brings_residual && lane == Cfg::kDepth / kSpanColumns)) {
+      ptx::prefetch_tensor_map(map);
+    }
   }
   ptx::wait_for_prerequisites();
   if constexpr (Cfg::kMeets) {

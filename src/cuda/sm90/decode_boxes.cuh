@@ -8,6 +8,7 @@
 // stage    weights: depth / 64 spans of { rows x 64 }, 128-byte swizzle; sixteen rows are 8 gate
 //          rows and the up rows of the same numbers, which one thread then holds, or rows of w_down
 //          | activations: depth / 64 spans of { tokens x 64 }, 128-byte swizzle; m tokens filled
+//          with a deferred norm: decode_deferred_norm.cuh
 // scratch  sums that the CTAs of a cluster exchange: [rank][slice][thread] four sums
 // named barriers 2 + w, 256: "the ring is yours", from the other warpgroup to w. Without it w might
 //          meet a stage's mbarrier a whole turn of the ring too early and take it for full.
@@ -347,13 +348,14 @@ template <class Cfg>
 struct BlockResidual {
   using Element = typename Cfg::Element;
   // Of few tokens on its way while the block is multiplied, and touched no sooner; of more there
-  // are no registers. Where CTAs meet, another one may not have written it yet.
+  // are no registers. Where CTAs meet, one without a block of gate_up comes here at once, and
+  // another may not have written the norm's sum yet.
   static constexpr bool kEarly = Cfg::kTokens <= 32 && !Cfg::kMeets;
   static constexpr int kSlices = Cfg::kTokens / kSliceTokens;
 
   Element of[kSlices][2][2] = {};
 
-  /// Slices kFirst to kFirst + kCount, of which the first begins with `token`, where `from` stands.
+  /// kCount slices from `first` on, which begins with `token`, where `from` stands.
   template <int kCount>
   __device__ __forceinline__ void load(int first, const DecodeParams& p, int rows, int step,
                                        int token, TokenColumn<Element>& from) {

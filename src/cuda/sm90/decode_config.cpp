@@ -39,8 +39,8 @@ constexpr double kTwoSlicesMemoryBytesPerUs = 31e3;
 constexpr double kTwoSlicesBytesPerUs = 40e3;
 // Of an SM, a layer: below it what a launch costs beside its bytes weighs more than a deep ring.
 constexpr double kSmallModelBytes = 800e3;
-// The same, below which a launch of the norm costs less than to defer it: it did by 4 to 10 % at
-// 110 to 200 KB and more, by -3 to 4 % at 360 to 380.
+// The same, up to which a launch of the norm costs less than to defer it: 4 to 10 % less at 110 to
+// 200 KB, -3 to 4 % at 360 to 380.
 constexpr double kDeferBytes = 300e3;
 // Of an SM, of the largest share over the mean: fitted, boxes were ahead at 260 KB, rows at 360.
 constexpr double kUnevenBytes = 300e3;
@@ -196,6 +196,8 @@ std::size_t decode_ranked(const DecodeShape& shape, std::span<DecodeTiling> out)
     if (tiling.boxes && !shape.boxes) continue;
     if ((tiling.norm_rows > 0) != (shape.norm_rows > 0)) continue;
     if (tiling.norm_rows < shape.norm_rows) continue;
+    // By boxes half of the rows are for the residual, used or not.
+    if (tiling.boxes && tiling.norm_rows > 0 && tiling.norm_rows / 2 < shape.m) continue;
     if (tiling.half && !offers_half(shape)) continue;
     ranked[count++] = tiling;
     for (int split = 2; split <= kDecodeMaxSplit; split *= 2) {

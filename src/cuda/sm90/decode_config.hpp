@@ -43,7 +43,7 @@ struct DecodeShape {
   bool gate_up = true;
   bool down = true;
   int sm_count = 0;
-  bool boxes = true;  ///< the weights can come by boxes
+  bool boxes = true;  ///< the weights, and with a deferred norm x, can come by boxes
   bool norm = false;  ///< with the norm prologue
   int norm_rows = 0;  ///< of gate_up with a deferred norm: its rows of activations, else 0
 };
@@ -93,8 +93,8 @@ struct DecodePair {
 [[nodiscard]] WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& down,
                                              int d, int h, int sm_count) noexcept;
 
-/// "t8r32k512s5", "b" for "t" by boxes, "n" with a deferred norm; "x2" or "x4" behind it where so
-/// many CTAs share rows.
+/// "t8r32k512s5", "b" for "t" by boxes, "n" or "bn" with a deferred norm; "x2" or "x4" behind it
+/// where so many CTAs share rows.
 void name_decode_tiling(const DecodeTiling& tiling, std::span<char> out) noexcept;
 
 }  // namespace sluice::cuda::sm90
