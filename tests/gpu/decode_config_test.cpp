@@ -542,8 +542,11 @@ TEST(CudaSm90Decode, DefersTheNormOfFewTokens) {
 // Behind gate_up by rows down stores the norm's sum, which the kernel by boxes does not.
 TEST(CudaSm90Decode, BehindADeferredNormByRowsDownReadsRows) {
   std::set<std::string> kinds;
-  for (const std::string& name :
-       config_names("cuda.sm90_decode_chain", problem_of("8x4096x14336:mlp:add_norm"), h200())) {
+  const auto names =
+      config_names("cuda.sm90_decode_chain", problem_of("8x4096x14336:mlp:add_norm"), h200());
+  // gate_up by boxes with each of three tilings of down, by rows with that of rows.
+  EXPECT_EQ(names.size(), 4U);
+  for (const std::string& name : names) {
     const bool rows = name.find(".n8") != std::string::npos;
     const bool down_rows =
         name.find("+t") != std::string::npos || (rows && name.find("+r") != std::string::npos);
