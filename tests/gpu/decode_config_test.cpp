@@ -528,6 +528,8 @@ TEST(CudaSm90Decode, DefersTheNormOfFewTokens) {
   EXPECT_NE(row_of("cuda.sm90_decode_chain", "1x576x1536:mlp:norm", h200()).yields.find("5 MB"),
             std::string::npos);
   EXPECT_EQ(row_of("cuda.sm90_decode_chain", "1x576x1536:mlp", h200()).yields, "");
+  // Unless it takes no rows as wide.
+  EXPECT_EQ(chosen("1x65536x64:mlp:norm", h200()).substr(0, 23), "cuda.sm90_decode_chain ");
   const std::array<std::string, 2> refused[] = {
       {"9x4096x14336:mlp:add_norm", "defers the norm's scale for up to 8 tokens, got 9"},
       {"1x4096x14336:mlp:norm:fp16", "fp16 may not hold what is not scaled yet"},
