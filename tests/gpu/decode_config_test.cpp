@@ -343,6 +343,16 @@ TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
   normed.norm_rows = 2;
   cuda::sm90::decode_ranked(normed, out);
   EXPECT_EQ(name_of(out[0]), "bn16r64k256s5");
+  // Each CTA sums the squares of all columns.
+  const std::size_t narrow = cuda::sm90::decode_ranked({.m = 1,
+                                                        .d = 2048,
+                                                        .h = 768,
+                                                        .gate_up = true,
+                                                        .down = false,
+                                                        .sm_count = kSmCount,
+                                                        .norm_rows = 2},
+                                                       out);
+  for (std::size_t i = 0; i < narrow; ++i) EXPECT_EQ(out[i].split, 1) << name_of(out[i]);
   // x has half of a stage's sixteen rows, without a residual too.
   for (const int m : {8, 9}) {
     normed.m = normed.norm_rows = m;
@@ -528,7 +538,10 @@ TEST(CudaSm90Decode, DefersTheNormOfFewTokens) {
   EXPECT_NE(row_of("cuda.sm90_decode_chain", "1x576x1536:mlp:norm", h200()).yields.find("5 MB"),
             std::string::npos);
   EXPECT_EQ(row_of("cuda.sm90_decode_chain", "1x576x1536:mlp", h200()).yields, "");
-  // Unless it takes no rows as wide.
+  // Where x cannot come by boxes down has the rows that are first without boxes.
+  EXPECT_EQ(chosen("5x2048x6144:mlp:add_norm:broadcast", h200()),
+            "cuda.sm90_decode_chain sm90.decode_chain.mlp.n8r32k512s5+r16k512s4");
+  // To a launch of the norm that takes no rows as wide the chain does not yield.
   EXPECT_EQ(chosen("1x65536x64:mlp:norm", h200()).substr(0, 23), "cuda.sm90_decode_chain ");
   const std::array<std::string, 2> refused[] = {
       {"9x4096x14336:mlp:add_norm", "defers the norm's scale for up to 8 tokens, got 9"},
