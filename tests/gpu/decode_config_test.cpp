@@ -16,6 +16,7 @@
 namespace sluice {
 namespace {
 
+using cuda::sm90::DecodeShape;
 using cuda::sm90::DecodeTiling;
 
 constexpr int kSmCount = gpu::kH200SmCount;
@@ -189,11 +190,12 @@ TEST(DecodeConfig, DividesWhatIsOneBlock) {
     for (const bool down : {false, true}) {
       for (const int m : {1, 9, 17, 64}) {
         const int h = 2048;
-        const std::size_t count = cuda::sm90::decode_ranked({m, d, h, !down, down, kSmCount}, out);
+        const DecodeShape shape{m, d, h, !down, down, kSmCount};
+        const std::size_t count = cuda::sm90::decode_ranked(shape, out);
         for (std::size_t i = 0; i < count; ++i) {
           if (out[i].split == 1) continue;
           ++divided;
-          const int ctas = cuda::sm90::decode_ctas(out[i], down, down ? d : h, kSmCount);
+          const int ctas = cuda::sm90::decode_ctas(out[i], shape);
           // The barrier at which sums arrive is waited for once.
           EXPECT_EQ(cuda::sm90::decode_launch_shares(out[i], down, d, h, ctas).blocks, 1)
               << m << " " << d << " " << name_of(out[i]);
@@ -202,6 +204,34 @@ TEST(DecodeConfig, DividesWhatIsOneBlock) {
     }
   }
   EXPECT_GT(divided, 0);
+}
+
+// Two boxes each where a ring holds two; by hand.
+TEST(DecodeConfig, GroupsOfOneOrTwoBoxesHaveTwo) {
+  constexpr DecodeTiling kBoxes{16, 64, 256, 5, 1, true};  // a ring of 80 Ki elements
+  DecodeTiling divided = kBoxes;
+  divided.split = 2;
+  const auto ctas = [](const DecodeTiling& t, std::int64_t d, std::int64_t h, bool down) {
+    return cuda::sm90::decode_ctas(
+        t, {.d = d, .h = h, .gate_up = !down, .down = down, .sm_count = kSmCount});
+  };
+  EXPECT_EQ(ctas(kBoxes, 576, 1536, false), 96);    // 192 boxes of 8 pairs
+  EXPECT_EQ(ctas(kBoxes, 576, 1544, false), 97);    // an odd one
+  EXPECT_EQ(ctas(kBoxes, 576, 2112, false), 132);   // two each in any case
+  EXPECT_EQ(ctas(kBoxes, 576, 2120, false), 132);   // some have three
+  EXPECT_EQ(ctas(kBoxes, 576, 1056, false), 132);   // one each
+  EXPECT_EQ(ctas(kBoxes, 2560, 1536, false), 96);   // 32 rows of 2560: the whole ring
+  EXPECT_EQ(ctas(kBoxes, 2568, 1536, false), 132);  // a column span more than it holds
+  EXPECT_EQ(ctas(kBoxes, 2304, 2048, true), 72);    // 144 boxes of 16 rows
+  EXPECT_EQ(ctas(kBoxes, 1152, 4096, true), 72);    // one each
+  EXPECT_EQ(ctas(divided, 1152, 4096, true), 72);   // 72 boxes for 66 pairs of CTAs
+  EXPECT_EQ(ctas(divided, 1152, 5128, true), 132);  // more columns than two rings hold
+  // By rows there are no boxes; launches that meet take all SMs for gate_up.
+  EXPECT_EQ(ctas({8, 32, 512, 5}, 576, 1536, false), 132);
+  EXPECT_EQ(cuda::sm90::decode_ctas(kBoxes, {.d = 2304, .h = 2048, .sm_count = kSmCount}), 132);
+  EXPECT_EQ(cuda::sm90::decode_ctas(
+                kBoxes, {.d = 576, .h = 1536, .down = false, .sm_count = kSmCount, .norm = true}),
+            132);
 }
 
 // By hand: 14 boxes of 8 pairs in two blocks of 112 rows and 32 chunks; 4 boxes of two CTAs in one

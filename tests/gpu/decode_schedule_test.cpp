@@ -90,7 +90,7 @@ TEST(DecodeSchedule, TheHostDividesShares) {
 TEST(DecodeSchedule, PairsBalanceTheBytesOfBothMatrices) {
   for (const auto& [d, h] : kWidths) {
     for (const int sm_count : {1, 7, 114, kSmCount}) {
-      const int ctas = cuda::sm90::decode_ctas({}, true, d, sm_count);
+      const int ctas = cuda::sm90::decode_ctas({}, {.d = d, .h = h, .sm_count = sm_count});
       int next = 0;
       for (int cta = 0; cta < ctas; ++cta) {
         const UnitRange pairs = cuda::sm90::balanced_pairs(d, h, cta, ctas);
@@ -116,7 +116,11 @@ TEST(DecodeSchedule, EveryChunkOfEveryRowFillsOneSlotOfOneBlock) {
       DecodeTiling t = tiling;
       t.split = split;
       for (const bool gated : {false, true}) {
-        const int ctas = cuda::sm90::decode_ctas(t, !gated, kRows, 15);
+        const int ctas = cuda::sm90::decode_ctas(t, {.d = gated ? kColumns : kRows,
+                                                     .h = gated ? kRows : kColumns,
+                                                     .gate_up = gated,
+                                                     .down = !gated,
+                                                     .sm_count = 15});
         ASSERT_EQ(ctas, split == 4 ? 8 : 15 / split * split);  // of four, some SMs take none
         const int size = cuda::sm90::unit_size(t.boxes, gated);
         const int chunks = (kColumns + t.depth - 1) / t.depth;
@@ -206,7 +210,9 @@ TEST(DecodeSchedule, APrefetchIsTheFirstBlockOfDown) {
           EXPECT_LE(next.columns, h);
           const int size = cuda::sm90::unit_size(down.boxes, false);
           const int units = cuda::sm90::units_of(d, down.boxes, false);
-          const int groups = cuda::sm90::decode_ctas(down, true, d, kSmCount) / split;
+          const int groups = cuda::sm90::decode_ctas(
+                                 down, {.d = d, .h = h, .gate_up = false, .sm_count = kSmCount}) /
+                             split;
           for (int cta = 0; cta < kSmCount; ++cta) {
             const int group = cta / split;
             const UnitRange rows = next.rows(cta);

@@ -362,10 +362,16 @@ class Launcher {
     launch.tiling = tiling;
     launch.dtype = p_.x_dtype;
     launch.device = device_.ordinal;
-    launch.ctas = sm90::decode_ctas(tiling, down, down ? p_.d : p_.h, device_.sm_count);
+    const bool has_prologue = params.norm.n.base != nullptr;
+    launch.ctas = sm90::decode_ctas(tiling, {.d = p_.d,
+                                             .h = p_.h,
+                                             .gate_up = gate_up,
+                                             .down = down,
+                                             .sm_count = device_.sm_count,
+                                             .norm = has_prologue});
     params.shares = sm90::decode_launch_shares(tiling, down, params.d, params.h, launch.ctas);
     params.gate_up = gate_up ? 1 : 0;
-    launch.meets = (gate_up && down) || params.norm.n.base != nullptr;
+    launch.meets = (gate_up && down) || has_prologue;
     launch.stream = stream_;
     return sm90::launch_decode(launch, params);
   }

@@ -93,11 +93,15 @@ double stream_us(const DecodeTiling& t, double rows, double slots, double column
          blocks * finish;
 }
 
-// Rows of the largest share of `total` rows (of gate_up: pairs).
-double largest_share(const DecodeTiling& t, bool down, std::int64_t total, int sm_count) {
-  const int groups = decode_ctas(t, down, total, sm_count) / t.split;
-  const double units = units_of(static_cast<int>(total), t.boxes, !down);
-  return ceil_div(units, groups) * unit_size(t.boxes, !down) * (down ? 1 : 2);
+// Units of what the launch ends with.
+int last_units(const DecodeTiling& t, const DecodeShape& s) {
+  return units_of(static_cast<int>(s.down ? s.d : s.h), t.boxes, !s.down);
+}
+
+// Rows of the largest share of that (of gate_up both of a pair).
+double largest_share(const DecodeTiling& t, const DecodeShape& s) {
+  const int groups = decode_ctas(t, s) / t.split;
+  return ceil_div(last_units(t, s), groups) * unit_size(t.boxes, !s.down) * (s.down ? 1 : 2);
 }
 
 // CTAs that share rows and are on the device at once. Of 132 SMs 120 take clusters of four: the
@@ -143,11 +147,10 @@ bool rows_lead(const DecodeShape& s) { return s.m <= 4 && is_narrow(s) && offers
 // which by rows is three rows of activations for one.
 bool boxes_lead(const DecodeTiling& t, const DecodeShape& s) {
   if (s.m > kDecodeRowTokens || s.norm_rows > 0) return true;
-  const std::int64_t total = s.down ? s.d : s.h;
-  const int groups = decode_ctas(t, s.down, total, s.sm_count) / t.split;
-  const double mean = static_cast<double>(total) * (s.down ? 1 : 2) / groups;
+  const int groups = decode_ctas(t, s) / t.split;
+  const double mean = static_cast<double>(s.down ? s.d : 2 * s.h) / groups;
   const double columns = static_cast<double>(s.down ? s.h : s.d) / t.split;
-  return (largest_share(t, s.down, total, s.sm_count) - mean) * columns * 2 <= kUnevenBytes;
+  return (largest_share(t, s) - mean) * columns * 2 <= kUnevenBytes;
 }
 
 // What should be tried first: boxes, where boxes_lead(). In small models, where they do not lead
@@ -173,12 +176,11 @@ double decode_model_us(const DecodeTiling& t, const DecodeShape& s) noexcept {
   if (t.split > 1) us = t.split * (s.down ? kDownExchangeUs : kGateUpExchangeUs);
   if (s.gate_up) {
     // In one launch of both the CTAs are those of down.
-    const double rows = s.down ? 2 * ceil_div(h, decode_ctas(t, true, s.d, s.sm_count))
-                               : largest_share(t, false, s.h, s.sm_count);
+    const double rows = s.down ? 2 * ceil_div(h, decode_ctas(t, s)) : largest_share(t, s);
     us += stream_us(t, rows, t.rows, d / t.split, m);
   }
   if (s.down) {
-    us += stream_us(t, largest_share(t, true, s.d, s.sm_count), t.rows, h / t.split, m);
+    us += stream_us(t, largest_share(t, s), t.rows, h / t.split, m);
   }
   return us;
 }
@@ -244,9 +246,15 @@ bool decode_defers_norm(std::int64_t d, std::int64_t h, int sm_count) noexcept {
   return layer_bytes(d, h) > kDeferBytes * sm_count;
 }
 
-int decode_ctas(const DecodeTiling& t, bool down, std::int64_t rows, int sm_count) noexcept {
-  const int units = units_of(static_cast<int>(rows), t.boxes, !down);
-  return std::clamp(units, 1, clusters(t.split, sm_count)) * t.split;
+int decode_ctas(const DecodeTiling& t, const DecodeShape& s) noexcept {
+  const int units = last_units(t, s);
+  const int groups = std::clamp(units, 1, clusters(t.split, s.sm_count));
+  // Where some groups have one box and some two, and two are under way at once, the launch ends no
+  // later if all have two, and SMs are free for the next.
+  const std::int64_t two = 2 * kMmaRows * (s.down ? s.h : s.d) / t.split;
+  const bool pairs = t.boxes && !has_grid_barrier(s) && units > groups && units <= 2 * groups &&
+                     two <= std::int64_t{t.stages} * t.rows * t.depth;
+  return (pairs ? (units + 1) / 2 : groups) * t.split;
 }
 
 DecodeShares decode_launch_shares(const DecodeTiling& t, bool down, int d, int h,
@@ -260,14 +268,15 @@ WeightPrefetch decode_prefetch(const DecodeTiling& gate_up, const DecodeTiling& 
                                int sm_count) noexcept {
   if (gate_up.half) return {};
   WeightPrefetch next;
-  next.ctas = decode_ctas(down, true, d, sm_count);
+  const DecodeShape shape{.d = d, .h = h, .gate_up = false, .sm_count = sm_count};
+  next.ctas = decode_ctas(down, shape);
   next.split = down.split;
   next.depth = down.depth;
   next.unit_rows = unit_size(down.boxes, false);
   next.shares = decode_launch_shares(down, true, d, h, next.ctas);
   const int rows = next.rows(0).size();
   if (rows == 0) return {};
-  const bool small = is_small({.d = d, .h = h, .down = false, .sm_count = sm_count});
+  const bool small = is_small(shape);
   const int widest = std::max(gate_up.tokens, down.tokens);
   if (!small && widest > kPrefetchTokens && down.split < kDecodeMaxSplit) return {};
   const bool few = small && widest <= kDecodeSpanTokens;
