@@ -69,6 +69,18 @@ bool is_gradient(Op op) {
   return op == Op::kGateMulGrad || op == Op::kGateUpGrad || op == Op::kMlpGrad;
 }
 
+// Bytes of the operands of which `wanted` says so.
+template <class Wanted>
+std::int64_t bytes_where(const Problem& problem, Wanted wanted) {
+  std::int64_t bytes = 0;
+  for (const OperandSpec& spec : operand_specs(problem)) {
+    if (spec.access == Access::kUnused || !wanted(spec.id)) continue;
+    const std::int64_t rows = spec.layout.row_stride_bytes == 0 ? 1 : spec.rows;
+    bytes += rows * bytes_of(spec.dtype, spec.cols);
+  }
+  return bytes;
+}
+
 Expected<Part> make_part(const Case& c, Rig& rig, const BenchOptions& options) {
   Part part;
   part.test_case = c;
@@ -79,15 +91,17 @@ Expected<Part> make_part(const Case& c, Rig& rig, const BenchOptions& options) {
   if (!workspace) return workspace.error();
   part.workspace = std::move(*workspace);
 
-  const std::size_t copies = options.copies > 0
-                                 ? options.copies
-                                 : timing::chain_copies(operand_bytes(c.problem), rig.device());
+  const std::int64_t rotating =
+      bytes_where(c.problem, [&](Operand id) { return timing::rotates(c.problem, id); });
+  const std::size_t copies =
+      options.copies > 0 ? options.copies : timing::chain_copies(rotating, rig.device());
   for (std::size_t i = 0; i < copies; ++i) {
     if (options.progress) {
       options.progress(format_case(c) + ": filling copy " + std::to_string(i + 1) + " of " +
                        std::to_string(copies));
     }
-    auto set = OperandSet::make(c, rig, Checked::kNo);
+    const OperandSet* const first = part.sets.empty() ? nullptr : part.sets.front().get();
+    auto set = OperandSet::make(c, rig, Checked::kNo, first);
     if (!set) return set.error();
     part.sets.push_back(std::move(*set));
   }
@@ -125,12 +139,12 @@ Expected<Run> make_predecessor([[maybe_unused]] const Part& part, [[maybe_unused
 // Puts the predecessor ahead of every run, and a candidate of predecessors alone at the end.
 Status put_behind(const Part& part, const Rig& rig, std::vector<Candidate>& candidates) {
   Candidate alone{"predecessor", {}};
-  for (std::size_t copy = 0; copy < part.sets.size(); ++copy) {
-    const auto predecessor = make_predecessor(part, copy, rig);
+  for (std::size_t i = 0; i < candidates.front().runs.size(); ++i) {
+    const auto predecessor = make_predecessor(part, i % part.sets.size(), rig);
     if (!predecessor) return predecessor.error();
     alone.runs.push_back(*predecessor);
     for (Candidate& candidate : candidates) {
-      Run& run = candidate.runs[copy];
+      Run& run = candidate.runs[i];
       run = [first = *predecessor, second = run](Stream stream) -> Status {
         SLUICE_TRY(first(stream));
         return second(stream);
@@ -206,27 +220,38 @@ Expected<std::vector<Rival>> make_rivals(const std::vector<Part>& parts, Rig& ri
   return out;
 }
 
+// The least that one walk over the copies can take; 0 where no ceiling says.
+double walk_floor_us(const std::vector<Part>& parts, const Ceilings& ceilings) {
+  double us = 0;
+  for (const Part& part : parts) {
+    const Problem& p = part.test_case.problem;
+    us += floor_us(ceilings, bytes_moved(p), flops(p)).value_or(0);
+  }
+  return us * static_cast<double>(parts.front().sets.size());
+}
+
 // Times the parts, run in order, and their rivals.
 Expected<std::vector<Timing>> time_parts(const std::vector<Part>& parts,
                                          const std::vector<Rival>& rivals, Rig& rig,
-                                         const BenchOptions& options) {
+                                         const Ceilings& ceilings, const BenchOptions& options) {
   Candidate own{"sluice", {}};
   std::vector<Candidate> candidates;
-  const std::size_t copies = parts.front().sets.size();
-  for (std::size_t copy = 0; copy < copies; ++copy) {
+  const std::size_t runs =
+      timing::chain_runs(parts.front().sets.size(), walk_floor_us(parts, ceilings), rig.device());
+  for (std::size_t i = 0; i < runs; ++i) {
     std::vector<Run> steps;
     steps.reserve(parts.size());
-    for (const Part& part : parts) steps.push_back(part.bind(copy % part.sets.size()));
+    for (const Part& part : parts) steps.push_back(part.bind(i % part.sets.size()));
     own.runs.push_back(in_order(std::move(steps)));
   }
   candidates.push_back(std::move(own));
   for (const Rival& rival : rivals) {
     Candidate candidate{rival.name(), {}};
-    for (std::size_t copy = 0; copy < copies; ++copy) {
+    for (std::size_t i = 0; i < runs; ++i) {
       std::vector<Run> steps;
-      for (std::size_t i = 0; i < parts.size(); ++i) {
-        const auto& sets = parts[i].sets;
-        steps.push_back(rival.steps[i]->bind(sets[copy % sets.size()]->operands()));
+      for (std::size_t k = 0; k < parts.size(); ++k) {
+        const auto& sets = parts[k].sets;
+        steps.push_back(rival.steps[k]->bind(sets[i % sets.size()]->operands()));
       }
       candidate.runs.push_back(in_order(std::move(steps)));
     }
@@ -302,13 +327,7 @@ std::string dtype_text(const Problem& p) {
 }
 
 std::int64_t operand_bytes(const Problem& problem) {
-  std::int64_t bytes = 0;
-  for (const OperandSpec& spec : operand_specs(problem)) {
-    if (spec.access == Access::kUnused) continue;
-    const std::int64_t rows = spec.layout.row_stride_bytes == 0 ? 1 : spec.rows;
-    bytes += rows * bytes_of(spec.dtype, spec.cols);
-  }
-  return bytes;
+  return bytes_where(problem, [](Operand) { return true; });
 }
 
 Row make_row(const Case& c, const Plan& made, const Timing& timing, const Ceilings& ceilings) {
@@ -412,7 +431,7 @@ Expected<CaseBench> bench_case(const Case& test_case, Rig& rig, const Ceilings& 
   }
   const auto rivals = make_rivals(parts, rig, options);
   if (!rivals) return rivals.error();
-  const auto timings = time_parts(parts, *rivals, rig, options);
+  const auto timings = time_parts(parts, *rivals, rig, ceilings, options);
   if (!timings) return timings.error();
 
   const Timing& own = timings->front();

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "math/block_types.hpp"
+#include "timing/timing.hpp"
 
 namespace sluice::harness {
 namespace {
@@ -152,6 +153,7 @@ struct OperandSet::State {
   }
 
   void group();
+  void share(const Operands& first);
   Status allocate(Buffer& buffer);
   Status fill(Operand id);
   Status fill_outputs();
@@ -200,6 +202,20 @@ void OperandSet::State::group() {
       buffer.data_bytes = std::max(buffer.data_bytes, static_cast<std::size_t>(end));
     }
   }
+}
+
+// What does not rotate is another set's; a buffer rotates as a whole.
+void OperandSet::State::share(const Operands& first) {
+  std::erase_if(buffers, [&](const Buffer& buffer) {
+    const auto rotates = [&](const Member& member) {
+      return timing::rotates(test_case.problem, member.id);
+    };
+    if (std::ranges::any_of(buffer.members, rotates)) return false;
+    for (const Member& member : buffer.members) {
+      set_address(operands, member.id, const_cast<void*>(address(first, member.id)));
+    }
+    return true;
+  });
 }
 
 Status OperandSet::State::allocate(Buffer& buffer) {
@@ -331,12 +347,14 @@ Status OperandSet::State::check(const Buffer& buffer, HostBlock& scratch) {
 OperandSet::OperandSet(std::unique_ptr<State> state) : state_(std::move(state)) {}
 OperandSet::~OperandSet() = default;
 
-Expected<std::unique_ptr<OperandSet>> OperandSet::make(const Case& c, Rig& rig, Checked checked) {
+Expected<std::unique_ptr<OperandSet>> OperandSet::make(const Case& c, Rig& rig, Checked checked,
+                                                       const OperandSet* first) {
   auto state = std::make_unique<State>();
   state->test_case = c;
   state->rig = &rig;
   state->specs = operand_specs(c.problem);
   state->group();
+  if (first != nullptr) state->share(first->operands());
   for (Buffer& buffer : state->buffers) {
     SLUICE_TRY(state->allocate(buffer));
     for (const Member& member : buffer.members) SLUICE_TRY(state->fill(member.id));

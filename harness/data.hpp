@@ -35,9 +35,11 @@ enum class Checked { kYes, kNo };
 class OperandSet {
  public:
   /// Allocates and fills. A set that is not Checked is only for running: neither host_inputs() nor
-  /// check_canaries() may be asked of it. Errors: kOutOfMemory, kDevice.
-  [[nodiscard]] static Expected<std::unique_ptr<OperandSet>> make(const Case& c, Rig& rig,
-                                                                  Checked checked = Checked::kYes);
+  /// check_canaries() may be asked of it. Operands that do not rotate (timing::rotates()) are those
+  /// of `first`, a set of the same case that outlives this one, where there is one. Errors:
+  /// kOutOfMemory, kDevice.
+  [[nodiscard]] static Expected<std::unique_ptr<OperandSet>> make(
+      const Case& c, Rig& rig, Checked checked = Checked::kYes, const OperandSet* first = nullptr);
   ~OperandSet();
 
   /// Device pointers, to be given to run().

@@ -54,6 +54,25 @@ Statistics statistics(std::vector<double> samples) {
   return out;
 }
 
+bool rotates(const Problem& problem, Operand id) noexcept {
+  const bool inference =
+      (problem.op == Op::kMlp || problem.op == Op::kGateUp || problem.op == Op::kDown) &&
+      !problem.save_g_u;
+  if (!inference) return true;
+  switch (id) {
+    case Operand::kNormWeight:
+    case Operand::kWGate:
+    case Operand::kWUp:
+    case Operand::kWDown:
+    case Operand::kBGate:
+    case Operand::kBUp:
+    case Operand::kBDown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::size_t rotation_copies(std::int64_t bytes, std::int64_t cache_bytes) noexcept {
   const std::int64_t wanted =
       std::min(4 * std::max<std::int64_t>(cache_bytes, 0), kMaxRotationBytes);
@@ -68,6 +87,17 @@ std::size_t chain_copies(std::int64_t bytes, const Device& device) noexcept {
   const auto fitting = static_cast<std::size_t>(
       std::max<std::int64_t>(device.memory_bytes / 4 / std::max<std::int64_t>(bytes, 1), 1));
   return std::max(cold, std::min(kChain, fitting));
+}
+
+std::size_t chain_runs(std::size_t copies, double walk_us, const Device& device) noexcept {
+  constexpr std::size_t kLayers = 32;
+  constexpr double kLongestUs = 4000;
+  if (device.backend == Backend::kCpu || copies == 0 || walk_us <= 0) return copies;
+  std::size_t walks = 1;
+  while (walks * copies < kLayers && static_cast<double>(walks + 1) * walk_us <= kLongestUs) {
+    ++walks;
+  }
+  return walks * copies;
 }
 
 }  // namespace sluice::timing

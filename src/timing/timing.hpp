@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "sluice/device.hpp"
+#include "sluice/operands.hpp"
 #include "sluice/plan.hpp"
+#include "sluice/problem.hpp"
 #include "sluice/status.hpp"
 
 namespace sluice::timing {
@@ -33,7 +35,8 @@ class Stopwatch {
   virtual Expected<std::size_t> prepare(std::vector<Run> runs) = 0;
 
   /// Runs the whole list `handle` once and returns the microseconds it took, all of them done when
-  /// this returns; GPU: between two events around the graph. Errors: those of the runs, kDevice.
+  /// this returns. GPU: between two events around the graph, behind a read that leaves L2 full of
+  /// what nobody wrote. Errors: those of the runs, kDevice.
   virtual Expected<double> time_us(std::size_t handle) = 0;
 };
 
@@ -59,14 +62,28 @@ struct Statistics {
 /// x86 processors sold by 2025. Five times that is cold, and still quick to fill.
 inline constexpr std::int64_t kMaxRotationBytes = std::int64_t{512} << 20;
 
+/// Whether each copy of a problem's operands has an operand `id` of its own: weights, norm_weight
+/// and biases; of a training step and of operators without weights every operand. The activations
+/// of inference are one set for all copies, as an engine's layers take turns with a few buffers.
+/// With a y of its own a copy measured something else: L2 gives up what is written to so many
+/// places line by line among the reads, at 1 to 3 us a MB (H200; docs/kernels/log/mlp_decode.md).
+[[nodiscard]] bool rotates(const Problem& problem, Operand id) noexcept;
+
 /// Copies of `bytes` that a pass must walk so that none is left in a last-level cache of
 /// `cache_bytes` when its turn comes again: four times the cache but at most kMaxRotationBytes, at
 /// least one copy, at most 1024.
 [[nodiscard]] std::size_t rotation_copies(std::int64_t bytes, std::int64_t cache_bytes) noexcept;
 
-/// Copies of an operator's `bytes` that a pass on `device` walks: rotation_copies(), and on a GPU
+/// Copies of the `bytes` that rotate that a pass on `device` walks: rotation_copies(), and on a GPU
 /// at least eight where they fit in a quarter of its memory: a pass is one graph there, in which
 /// several runs share the cost of starting it and follow each other as the layers of a model do.
 [[nodiscard]] std::size_t chain_copies(std::int64_t bytes, const Device& device) noexcept;
+
+/// Runs of a pass over `copies` copies, of which one walk over all takes at least `walk_us` (0:
+/// nobody knows): on a GPU whole walks until there are as many runs as a model has layers, 32, or
+/// the next walk might end behind four milliseconds. What a graph takes to start, 5 us and more, a
+/// model's step has once for all its layers.
+[[nodiscard]] std::size_t chain_runs(std::size_t copies, double walk_us,
+                                     const Device& device) noexcept;
 
 }  // namespace sluice::timing

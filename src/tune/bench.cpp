@@ -96,17 +96,23 @@ class DeviceBench final : public Bench {
         max_bytes_ > 0 ? max_bytes_
                        : std::min(device_.memory_bytes / 4, arena_->free_bytes() / 4 * 3);
     std::int64_t bytes = 0;
+    std::int64_t rotating = 0;
     for (const OperandSpec& spec : specs) {
       bytes += own_bytes(spec);
+      if (timing::rotates(largest, spec.id)) rotating += own_bytes(spec);
       if (bytes <= limit) continue;  // legal sizes that add up to 2^63 end here
       return make_error(ErrorCode::kOutOfMemory,
                         "tune: the operands up to %s take %lld bytes a layer, %lld may be used",
                         spec.name, static_cast<long long>(bytes), static_cast<long long>(limit));
     }
-    const std::size_t wanted = timing::chain_copies(bytes, device_);
-    const auto fitting = static_cast<std::size_t>(limit / std::max<std::int64_t>(bytes, 1));
+    const std::size_t wanted = timing::chain_copies(rotating, device_);
+    const std::int64_t shared = bytes - rotating;
+    const auto fitting =
+        static_cast<std::size_t>((limit - shared) / std::max<std::int64_t>(rotating, 1));
     sets_.resize(std::min(wanted, fitting));
-    for (const OperandSpec& spec : specs) SLUICE_TRY(place(spec));
+    for (const OperandSpec& spec : specs) {
+      SLUICE_TRY(place(spec, timing::rotates(largest, spec.id)));
+    }
     return {};
   }
 
@@ -159,8 +165,8 @@ class DeviceBench final : public Bench {
     return is_up(spec.id) && offset > 0 ? 0 : extent_bytes(spec) + offset;
   }
 
-  // Allocates and fills the operand in every copy.
-  Status place(const OperandSpec& spec) {
+  // Allocates and fills the operand, in every copy or once for all.
+  Status place(const OperandSpec& spec, bool rotates) {
     if (spec.access == Access::kUnused) return {};
     const auto bytes = static_cast<std::size_t>(own_bytes(spec));
     if (bytes == 0) {  // the gate matrix comes before its up matrix in Operands
@@ -174,6 +180,10 @@ class DeviceBench final : public Bench {
     const bool reads = spec.access != Access::kWrite;
     const std::vector<unsigned char> noise = reads ? draw(spec) : std::vector<unsigned char>();
     for (Operands& set : sets_) {
+      if (!rotates && &set != &sets_.front()) {
+        set_address(set, spec.id, const_cast<void*>(address(sets_.front(), spec.id)));
+        continue;
+      }
       const auto memory = arena_->allocate(bytes);
       if (!memory) return memory.error();
       set_address(set, spec.id, *memory);

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <string>
 #include <thread>
 
 #include "harness/rig.hpp"
@@ -186,6 +187,46 @@ TEST(Timer, RotationIsFourCachesWithinReason) {
   const std::int64_t huge = std::int64_t{1} << 40;
   EXPECT_EQ(timing::rotation_copies(timing::kMaxRotationBytes / 2, huge), 2U);
   EXPECT_EQ(timing::rotation_copies(huge, huge), 1U);
+}
+
+// Weights and what lies beside them for each layer; of a training step everything.
+TEST(Timer, ActivationsOfInferenceDoNotRotate) {
+  const auto rotating = [](Op op, bool saves) {
+    Problem p;
+    p.op = op;
+    p.save_g_u = saves;
+    std::string out;
+    for (int i = 0; i < kOperandCount; ++i) {
+      if (timing::rotates(p, static_cast<Operand>(i))) out += std::to_string(i) + " ";
+    }
+    return out;
+  };
+  std::string weights;
+  for (const Operand id : {Operand::kNormWeight, Operand::kWGate, Operand::kWUp, Operand::kWDown,
+                           Operand::kBGate, Operand::kBUp, Operand::kBDown}) {
+    weights += std::to_string(static_cast<int>(id)) + " ";
+  }
+  std::string all;
+  for (int i = 0; i < kOperandCount; ++i) all += std::to_string(i) + " ";
+  for (const Op op : {Op::kMlp, Op::kGateUp, Op::kDown}) EXPECT_EQ(rotating(op, false), weights);
+  EXPECT_EQ(rotating(Op::kMlp, true), all);
+  EXPECT_EQ(rotating(Op::kGateUp, true), all);
+  for (const Op op : {Op::kGateMul, Op::kGateMulGrad, Op::kGateUpGrad, Op::kMlpGrad}) {
+    EXPECT_EQ(rotating(op, false), all);
+  }
+}
+
+TEST(Timer, AShortChainOfAGpuHasTheLayersOfAModel) {
+  Device gpu;
+  gpu.backend = Backend::kCuda;
+  EXPECT_EQ(timing::chain_runs(8, 600, gpu), 32U);
+  EXPECT_EQ(timing::chain_runs(9, 600, gpu), 36U);      // whole walks
+  EXPECT_EQ(timing::chain_runs(8, 1000, gpu), 32U);     // four milliseconds
+  EXPECT_EQ(timing::chain_runs(8, 1001, gpu), 24U);     // and no more
+  EXPECT_EQ(timing::chain_runs(8, 50e3, gpu), 8U);      // one walk in any case
+  EXPECT_EQ(timing::chain_runs(40, 200, gpu), 40U);     // enough
+  EXPECT_EQ(timing::chain_runs(8, 0, gpu), 8U);         // no ceiling is known
+  EXPECT_EQ(timing::chain_runs(8, 600, Device{}), 8U);  // a CPU starts nothing
 }
 
 }  // namespace

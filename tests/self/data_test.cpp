@@ -9,6 +9,7 @@
 #include <string>
 
 #include "harness/case.hpp"
+#include "timing/timing.hpp"
 
 namespace sluice::harness {
 namespace {
@@ -144,6 +145,28 @@ TEST(OperandSetTest, MinimalLeavesOptionalOutputsOut) {
   ASSERT_NE(grad, nullptr);
   EXPECT_EQ(grad->operands().h, nullptr);
   EXPECT_EQ(grad->outputs(), (std::vector<Operand>{Operand::kDg, Operand::kDu}));
+}
+
+// Weights are each set's own, the activations of inference the first set's; in training none are.
+TEST(OperandSetTest, SharesWhatDoesNotRotate) {
+  const auto rig = cpu_rig();
+  for (const bool saves : {false, true}) {
+    const auto c =
+        parse_case(std::string("3x64x96:mlp:bias:residual:concat") + (saves ? ":save" : ""));
+    ASSERT_TRUE(c) << c.error().message;
+    const auto first = OperandSet::make(*c, *rig, Checked::kNo);
+    ASSERT_TRUE(first);
+    const auto second = OperandSet::make(*c, *rig, Checked::kNo, first->get());
+    ASSERT_TRUE(second);
+    for (int i = 0; i < kOperandCount; ++i) {
+      const auto id = static_cast<Operand>(i);
+      if (pointer(**first, id) == nullptr) continue;
+      EXPECT_EQ(pointer(**first, id) == pointer(**second, id), !timing::rotates(c->problem, id))
+          << (*first)->spec(id).name << saves;
+    }
+    EXPECT_EQ(pointer(**second, Operand::kWUp) - pointer(**second, Operand::kWGate), 96 * 64 * 2);
+    EXPECT_EQ((*second)->bytes() < (*first)->bytes(), !saves);
+  }
 }
 
 TEST(OpenRig, NamesWhatItWanted) {

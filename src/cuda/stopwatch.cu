@@ -1,14 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/stopwatch.hpp"
+#include <cuda_runtime.h>
 
-#include <cuda_runtime_api.h>
-
+#include <cstddef>
 #include <vector>
 
 #include "cuda/status.hpp"
+#include "cuda/stopwatch.hpp"
 
 namespace sluice::cuda {
 namespace {
+
+constexpr int kThreads = 512;
+constexpr int kCtasOfSm = 2;
+
+// Values are combined and compared, so that no read can be left out.
+__global__ void __launch_bounds__(kThreads)
+    read_through(const uint4* data, std::size_t count, unsigned* sink) {
+  unsigned sum = 0;
+  const std::size_t step = std::size_t{gridDim.x} * kThreads;
+  for (std::size_t i = std::size_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
+    const uint4 v = data[i];
+    sum += v.x ^ v.y ^ v.z ^ v.w;
+  }
+  if (sum == 0x9E3779B9U) *sink = sum;
+}
+
+// Fills L2 with lines that nobody wrote and nobody wants. What was written there, by another
+// candidate too, else leaves it line by line among the reads of who comes next: 16 MB took 25 to
+// 45 us from a chain of large weights.
+class CleanL2 {
+ public:
+  CleanL2() = default;
+  CleanL2(const CleanL2&) = delete;
+  CleanL2& operator=(const CleanL2&) = delete;
+  ~CleanL2() {
+    if (data_ != nullptr) static_cast<void>(cudaFree(data_));
+  }
+
+  Status open(int device) {
+    int l2_bytes = 0;
+    SLUICE_CUDA_TRY(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device));
+    SLUICE_CUDA_TRY(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device));
+    bytes_ = 2 * static_cast<std::size_t>(l2_bytes) + sizeof(uint4);
+    SLUICE_CUDA_TRY(cudaMalloc(&data_, bytes_));
+    SLUICE_CUDA_TRY(cudaMemset(data_, 0, bytes_));
+    return {};
+  }
+
+  Status enqueue(cudaStream_t stream) {
+    const std::size_t count = bytes_ / sizeof(uint4) - 1;
+    read_through<<<static_cast<unsigned>(kCtasOfSm * sms_), kThreads, 0, stream>>>(
+        data_, count, reinterpret_cast<unsigned*>(data_ + count));
+    SLUICE_CUDA_TRY(cudaGetLastError());
+    return {};
+  }
+
+ private:
+  uint4* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  int sms_ = 0;
+};
 
 class CudaStopwatch final : public timing::Stopwatch {
  public:
@@ -19,7 +70,8 @@ class CudaStopwatch final : public timing::Stopwatch {
     if (stop_ != nullptr) static_cast<void>(cudaEventDestroy(stop_));
   }
 
-  Status open() {
+  Status open(int device) {
+    SLUICE_TRY(clean_l2_.open(device));
     SLUICE_CUDA_TRY(cudaEventCreate(&start_));
     SLUICE_CUDA_TRY(cudaEventCreate(&stop_));
     return {};
@@ -55,6 +107,7 @@ class CudaStopwatch final : public timing::Stopwatch {
   }
 
   Expected<double> time_us(std::size_t handle) override {
+    SLUICE_TRY(clean_l2_.enqueue(stream_));
     SLUICE_CUDA_TRY(cudaEventRecord(start_, stream_));
     SLUICE_CUDA_TRY(cudaGraphLaunch(graphs_[handle], stream_));
     SLUICE_CUDA_TRY(cudaEventRecord(stop_, stream_));
@@ -69,6 +122,7 @@ class CudaStopwatch final : public timing::Stopwatch {
   cudaEvent_t start_ = nullptr;
   cudaEvent_t stop_ = nullptr;
   std::vector<cudaGraphExec_t> graphs_;
+  CleanL2 clean_l2_;
 };
 
 }  // namespace
@@ -76,7 +130,7 @@ class CudaStopwatch final : public timing::Stopwatch {
 Expected<std::unique_ptr<timing::Stopwatch>> make_stopwatch(int ordinal, Stream stream) {
   SLUICE_CUDA_TRY(cudaSetDevice(ordinal));
   auto stopwatch = std::make_unique<CudaStopwatch>(static_cast<cudaStream_t>(stream));
-  SLUICE_TRY(stopwatch->open());
+  SLUICE_TRY(stopwatch->open(ordinal));
   return std::unique_ptr<timing::Stopwatch>(std::move(stopwatch));
 }
 
