@@ -72,24 +72,23 @@ TEST(DecodeConfig, RanksTheNarrowestTilings) {
   EXPECT_EQ(cuda::sm90::decode_ranked({65, 4096, 14336, true, true, kSmCount}, out), 0U);
 }
 
-// Up to 4 tokens where 32 slots hold a CTA's rows of gate_up, and in small models up to 16 whose
-// weights cannot come by boxes, begin with the ring that leaves room for the next launch's CTA; in
-// gate_up of up to 8 with the wider one where its slots hold the rows.
+// Small models whose weights cannot come by boxes begin with the ring that leaves room for the next
+// launch's CTA; in gate_up of up to 8 tokens with the wider one where its slots hold the rows.
 TEST(DecodeConfig, SmallModelsLeadWithHalfRings) {
   std::array<DecodeTiling, 32> out;
   const auto first = [&](int m, Widths w, bool down, bool boxes = true) {
     cuda::sm90::decode_ranked({m, w.d, w.h, !down, down, kSmCount, boxes}, out);
     return name_of(out[0]);
   };
-  EXPECT_EQ(first(1, {576, 1536}, false), "t8r32k256s5");
-  EXPECT_EQ(first(4, {640, 2048}, true), "t8r16k512s4");
-  EXPECT_EQ(first(4, {2048, 2048}, false), "t8r32k256s5");
+  EXPECT_EQ(first(1, {576, 1536}, false, false), "t8r32k256s5");
+  EXPECT_EQ(first(4, {640, 2048}, true, false), "t8r16k512s4");
   EXPECT_EQ(first(8, {2048, 2048}, false, false), "t8r32k256s5");
   EXPECT_EQ(first(8, {1024, 3072}, false, false), "t8r16k512s4");
   EXPECT_EQ(first(8, {1024, 3072}, true, false), "t8r16k512s4");
-  // Boxes lead of more tokens, and in less small models.
-  EXPECT_EQ(first(4, {4096, 2048}, false), "b16r64k256s5");  // no half ring for so wide a model
-  EXPECT_EQ(first(5, {576, 1536}, false), "b16r64k256s5");
+  // Boxes lead where there are any.
+  EXPECT_EQ(first(1, {576, 1536}, false), "b16r64k256s5");
+  EXPECT_EQ(first(1, {2048, 2048}, true), "b16r64k256s5x2");
+  EXPECT_EQ(first(4, {4096, 2048}, false), "b16r64k256s5");
   EXPECT_EQ(first(1, {960, 2560}, false), "b16r64k256s5");
   EXPECT_EQ(first(8, {1024, 3072}, true), "b16r64k256s5x2");
   EXPECT_EQ(first(9, {576, 1536}, false), "b16r64k256s5");
@@ -176,7 +175,6 @@ TEST(DecodeConfig, AChainPrefersOneKernel) {
   // Two where that saves more; nothing is weighed where a launch has rows.
   EXPECT_EQ(first(64, {4096, 14336}), "b64r128k128s4+b64r64k128s6x2");
   EXPECT_EQ(first(8, {16384, 6656}), "t8r32k512s5+b16r64k256s5");
-  EXPECT_EQ(first(1, {576, 1536}), "t8r32k256s5+t8r16k512s4");
 }
 
 // K is divided only where the rows of a cluster are one block.

@@ -139,9 +139,6 @@ bool offers_half(const DecodeShape& s) {
 // Whether a CTA's pairs of gate_up are one block of 32 slots.
 bool is_narrow(const DecodeShape& s) { return s.h <= std::int64_t{kMmaRows} * s.sm_count; }
 
-// Of up to four tokens there, half rings of rows are ahead of boxes.
-bool rows_lead(const DecodeShape& s) { return s.m <= 4 && is_narrow(s) && offers_half(s); }
-
 // Of few tokens boxes are first where the largest share of whole ones is not much more than the
 // mean, for who has less leaves the memory to others; of more they are, and with a deferred norm,
 // which by rows is three rows of activations for one.
@@ -158,8 +155,7 @@ bool boxes_lead(const DecodeTiling& t, const DecodeShape& s) {
 // many, and for down that of 16; where they are more, half rings of 16 slots, for blocks of few
 // tokens are small ones (with a deferred norm, which has no such ring, the full one).
 bool leads(const DecodeTiling& t, const DecodeShape& s) {
-  const bool boxes = s.boxes && !rows_lead(s);
-  if (!is_small(s) || boxes) return t.boxes && boxes_lead(t, s);
+  if (!is_small(s) || s.boxes) return t.boxes && boxes_lead(t, s);
   if (t.norm_rows > 0) return t.half == is_narrow(s);
   return t.half && t.rows == (s.gate_up && is_narrow(s) ? 2 * kMmaRows : kMmaRows);
 }
