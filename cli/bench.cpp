@@ -204,7 +204,7 @@ harness::BenchOptions bench_options(const Arguments& args, const Context& contex
   if (args.milliseconds > 0) {
     // A sweep of many shapes: of each a few samples beside its rival's, and a look at one row.
     options.timer.min_total_us = args.milliseconds * 1e3;
-    options.timer.max_total_us = 10 * options.timer.min_total_us;
+    options.timer.max_total_us = std::max(10 * options.timer.min_total_us, 100e3);
     options.timer.warm_up_us = options.timer.min_total_us / 4;
     options.timer.min_samples = 5;
     options.verify.max_rows = 1;

@@ -91,8 +91,10 @@ Expected<Part> make_part(const Case& c, Rig& rig, const BenchOptions& options) {
   if (!workspace) return workspace.error();
   part.workspace = std::move(*workspace);
 
+  // A training step keeps what its forward operator read and wrote, whoever recomputes what.
+  const bool trains = options.pass == Pass::kBackward || options.pass == Pass::kFull;
   const std::int64_t rotating =
-      bytes_where(c.problem, [&](Operand id) { return timing::rotates(c.problem, id); });
+      bytes_where(c.problem, [&](Operand id) { return trains || timing::rotates(c.problem, id); });
   const std::size_t copies =
       options.copies > 0 ? options.copies : timing::chain_copies(rotating, rig.device());
   for (std::size_t i = 0; i < copies; ++i) {
@@ -100,7 +102,8 @@ Expected<Part> make_part(const Case& c, Rig& rig, const BenchOptions& options) {
       options.progress(format_case(c) + ": filling copy " + std::to_string(i + 1) + " of " +
                        std::to_string(copies));
     }
-    const OperandSet* const first = part.sets.empty() ? nullptr : part.sets.front().get();
+    const bool shares = !trains && !part.sets.empty();
+    const OperandSet* const first = shares ? part.sets.front().get() : nullptr;
     auto set = OperandSet::make(c, rig, Checked::kNo, first);
     if (!set) return set.error();
     part.sets.push_back(std::move(*set));
@@ -236,8 +239,10 @@ Expected<std::vector<Timing>> time_parts(const std::vector<Part>& parts,
                                          const Ceilings& ceilings, const BenchOptions& options) {
   Candidate own{"sluice", {}};
   std::vector<Candidate> candidates;
+  const std::size_t copies = parts.front().sets.size();
   const std::size_t runs =
-      timing::chain_runs(parts.front().sets.size(), walk_floor_us(parts, ceilings), rig.device());
+      options.copies > 0 ? copies
+                         : timing::chain_runs(copies, walk_floor_us(parts, ceilings), rig.device());
   for (std::size_t i = 0; i < runs; ++i) {
     std::vector<Run> steps;
     steps.reserve(parts.size());

@@ -32,7 +32,7 @@ struct BenchOptions {
   VerifyOptions verify{};
   bool check = true;  ///< verify before timing; without it rows have no rel_err
   Pass pass = Pass::kForward;
-  std::size_t copies = 0;                  ///< operand sets to rotate over; 0 for chain_copies()
+  std::size_t copies = 0;                  ///< of the weights, and runs of a pass; 0: timing.hpp
   const PairedCeilings* paired = nullptr;  ///< timed in turn with the cases; null for none
   std::optional<std::string> model;        ///< for the rows
   int tp = 1;                              ///< for the rows

@@ -349,6 +349,10 @@ OperandSet::~OperandSet() = default;
 
 Expected<std::unique_ptr<OperandSet>> OperandSet::make(const Case& c, Rig& rig, Checked checked,
                                                        const OperandSet* first) {
+  if (checked == Checked::kYes && first != nullptr) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "operands: a set that is checked shares none with another");
+  }
   auto state = std::make_unique<State>();
   state->test_case = c;
   state->rig = &rig;

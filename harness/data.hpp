@@ -37,7 +37,7 @@ class OperandSet {
   /// Allocates and fills. A set that is not Checked is only for running: neither host_inputs() nor
   /// check_canaries() may be asked of it. Operands that do not rotate (timing::rotates()) are those
   /// of `first`, a set of the same case that outlives this one, where there is one. Errors:
-  /// kOutOfMemory, kDevice.
+  /// kOutOfMemory, kDevice; kInvalidArgument for a checked set with a `first`.
   [[nodiscard]] static Expected<std::unique_ptr<OperandSet>> make(
       const Case& c, Rig& rig, Checked checked = Checked::kYes, const OperandSet* first = nullptr);
   ~OperandSet();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a kernel is timed: lists of runs on operands that rotate beyond the caches, by one clock a
-// backend. The scheduler and the harness measure alike, so that what one finds the other confirms.
+// backend. The scheduler and the harness measure alike, so that what one finds the other confirms;
+// but a pass of the scheduler is one walk over the copies, for it compares and does not report.
 // What a sample is: docs/benchmarking.md.
 #pragma once
 

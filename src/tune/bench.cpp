@@ -127,6 +127,7 @@ class DeviceBench final : public Bench {
       SLUICE_TRY(workspace_init(workspace_, device_, arena_->stream()));
     }
     plans_.assign(plans.begin(), plans.end());
+    stopwatch_.reset();
     auto stopwatch = arena_->make_stopwatch();
     if (!stopwatch) return stopwatch.error();
     stopwatch_ = std::move(*stopwatch);

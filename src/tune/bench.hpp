@@ -20,7 +20,8 @@ class Bench {
   Bench& operator=(const Bench&) = delete;
 
   /// Makes operands for problems that differ from `largest` in a smaller m alone, in as many copies
-  /// as a cold pass walks; those of the set-up before are freed. Errors: kOutOfMemory, kDevice.
+  /// of what timing::rotates() as a cold pass walks; those of the set-up before are freed. Errors:
+  /// kOutOfMemory, kDevice.
   virtual Status set_up(const Problem& largest) = 0;
 
   /// Makes plans ready to be timed, on the operands of set_up(); those before are forgotten.

@@ -204,11 +204,12 @@ TEST(DecodeConfig, DividesWhatIsOneBlock) {
   EXPECT_GT(divided, 0);
 }
 
-// Two boxes each where a ring holds two; by hand.
+// Two short boxes each; by hand.
 TEST(DecodeConfig, GroupsOfOneOrTwoBoxesHaveTwo) {
-  constexpr DecodeTiling kBoxes{16, 64, 256, 5, 1, true};  // a ring of 80 Ki elements
+  constexpr DecodeTiling kBoxes{16, 64, 256, 5, 1, true};
   DecodeTiling divided = kBoxes;
   divided.split = 2;
+  const DecodeTiling in_four{64, 64, 128, 6, 4, true};
   const auto ctas = [](const DecodeTiling& t, std::int64_t d, std::int64_t h, bool down) {
     return cuda::sm90::decode_ctas(
         t, {.d = d, .h = h, .gate_up = !down, .down = down, .sm_count = kSmCount});
@@ -218,12 +219,14 @@ TEST(DecodeConfig, GroupsOfOneOrTwoBoxesHaveTwo) {
   EXPECT_EQ(ctas(kBoxes, 576, 2112, false), 132);   // two each in any case
   EXPECT_EQ(ctas(kBoxes, 576, 2120, false), 132);   // some have three
   EXPECT_EQ(ctas(kBoxes, 576, 1056, false), 132);   // one each
-  EXPECT_EQ(ctas(kBoxes, 2560, 1536, false), 96);   // 32 rows of 2560: the whole ring
-  EXPECT_EQ(ctas(kBoxes, 2568, 1536, false), 132);  // a column span more than it holds
+  EXPECT_EQ(ctas(kBoxes, 2560, 1536, false), 96);   // 32 rows of 2560: 160 KB
+  EXPECT_EQ(ctas(kBoxes, 2568, 1536, false), 132);  // and a little more
   EXPECT_EQ(ctas(kBoxes, 2304, 2048, true), 72);    // 144 boxes of 16 rows
   EXPECT_EQ(ctas(kBoxes, 1152, 4096, true), 72);    // one each
   EXPECT_EQ(ctas(divided, 1152, 4096, true), 72);   // 72 boxes for 66 pairs of CTAs
-  EXPECT_EQ(ctas(divided, 1152, 5128, true), 132);  // more columns than two rings hold
+  EXPECT_EQ(ctas(divided, 1152, 5128, true), 132);
+  EXPECT_EQ(ctas(in_four, 576, 10240, true), 72);  // 36 boxes for 30 clusters of four
+  EXPECT_EQ(ctas(in_four, 576, 10248, true), 120);
   // By rows there are no boxes; launches that meet take all SMs for gate_up.
   EXPECT_EQ(ctas({8, 32, 512, 5}, 576, 1536, false), 132);
   EXPECT_EQ(cuda::sm90::decode_ctas(kBoxes, {.d = 2304, .h = 2048, .sm_count = kSmCount}), 132);

@@ -166,7 +166,29 @@ TEST(OperandSetTest, SharesWhatDoesNotRotate) {
     }
     EXPECT_EQ(pointer(**second, Operand::kWUp) - pointer(**second, Operand::kWGate), 96 * 64 * 2);
     EXPECT_EQ((*second)->bytes() < (*first)->bytes(), !saves);
+    EXPECT_FALSE(OperandSet::make(*c, *rig, Checked::kYes, first->get()));
   }
+}
+
+// All that lies in a shared buffer, and nothing that the first set does not have.
+TEST(OperandSetTest, SharesBuffersOfSeveralOperands) {
+  const auto rig = cpu_rig();
+  const auto c = parse_case("3x64x96:mlp:residual:in_place");
+  ASSERT_TRUE(c);
+  const auto first = OperandSet::make(*c, *rig, Checked::kNo);
+  ASSERT_TRUE(first);
+  const auto second = OperandSet::make(*c, *rig, Checked::kNo, first->get());
+  ASSERT_TRUE(second);
+  EXPECT_EQ(pointer(**second, Operand::kY), pointer(**first, Operand::kY));
+  EXPECT_EQ(pointer(**second, Operand::kResidual), pointer(**first, Operand::kY));
+  const auto least = parse_case("3x64x96:mlp:add_norm:minimal");
+  ASSERT_TRUE(least);
+  const auto one = OperandSet::make(*least, *rig, Checked::kNo);
+  ASSERT_TRUE(one);
+  const auto other = OperandSet::make(*least, *rig, Checked::kNo, one->get());
+  ASSERT_TRUE(other);
+  EXPECT_EQ(pointer(**other, Operand::kXSum), nullptr);
+  EXPECT_EQ(pointer(**other, Operand::kX), pointer(**one, Operand::kX));
 }
 
 TEST(OpenRig, NamesWhatItWanted) {

@@ -79,7 +79,8 @@ __device__ __forceinline__ void stream_weights(const DecodeParams& p, const Deco
 
 // Brings what the launch behind this one reads first into L2. Its CTA starts on this SM when this
 // one has left, and has its first bytes 3.5 us behind this one's last; in between the SM would ask
-// memory for nothing. NOTE: earlier, with this CTA's last copies, it takes from them what it gains.
+// memory for nothing. CTAs that this launch has not get none. NOTE: earlier, with this CTA's last
+// copies, it takes from them what it gains.
 template <class Cfg>
 __device__ __forceinline__ void prefetch_next(const DecodeParams& p, const DecodeSmem<Cfg>& smem,
                                               int steps) {

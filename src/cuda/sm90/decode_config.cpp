@@ -44,6 +44,9 @@ constexpr double kSmallModelBytes = 800e3;
 constexpr double kDeferBytes = 300e3;
 // Of an SM, of the largest share over the mean: fitted, boxes were ahead at 260 KB, rows at 360.
 constexpr double kUnevenBytes = 300e3;
+// Of an SM, up to which two boxes for each are ahead of one or two: 1 to 6 % at 37 to 131 KB; from
+// 500 KB on each SM's rate counts, and up to 3 % are lost.
+constexpr std::int64_t kTwoBoxesBytes = 160 << 10;
 // Of an SM, of down behind gate_up: what memory gives it until the next CTA's first bytes come.
 constexpr int kPrefetchBytes = 64 << 10;
 constexpr int kBoxesPrefetchBytes = 32 << 10;
@@ -150,10 +153,10 @@ bool boxes_lead(const DecodeTiling& t, const DecodeShape& s) {
   return (largest_share(t, s) - mean) * columns * 2 <= kUnevenBytes;
 }
 
-// What should be tried first: boxes, where boxes_lead(). In small models, where they do not lead
-// or are not to be had: with a CTA's rows of gate_up in one block of 32 slots the half ring of so
-// many, and for down that of 16; where they are more, half rings of 16 slots, for blocks of few
-// tokens are small ones (with a deferred norm, which has no such ring, the full one).
+// What should be tried first: boxes, where boxes_lead(). In small models whose weights cannot come
+// by boxes: with a CTA's rows of gate_up in one block of 32 slots the half ring of so many, and for
+// down that of 16; where they are more, half rings of 16 slots, for blocks of few tokens are small
+// ones (with a deferred norm, which has no such ring, the full one).
 bool leads(const DecodeTiling& t, const DecodeShape& s) {
   if (!is_small(s) || s.boxes) return t.boxes && boxes_lead(t, s);
   if (t.norm_rows > 0) return t.half == is_narrow(s);
@@ -245,11 +248,11 @@ bool decode_defers_norm(std::int64_t d, std::int64_t h, int sm_count) noexcept {
 int decode_ctas(const DecodeTiling& t, const DecodeShape& s) noexcept {
   const int units = last_units(t, s);
   const int groups = std::clamp(units, 1, clusters(t.split, s.sm_count));
-  // Where some groups have one box and some two, and two are under way at once, the launch ends no
-  // later if all have two, and SMs are free for the next.
-  const std::int64_t two = 2 * kMmaRows * (s.down ? s.h : s.d) / t.split;
+  // Where some groups have one box and some two, and those are soon read, the launch ends no later
+  // if all have two, and SMs are free for the next.
+  const std::int64_t two_bytes = 2 * kMmaRows * 2 * (s.down ? s.h : s.d) / t.split;
   const bool pairs = t.boxes && !has_grid_barrier(s) && units > groups && units <= 2 * groups &&
-                     two <= std::int64_t{t.stages} * t.rows * t.depth;
+                     two_bytes <= kTwoBoxesBytes;
   return (pairs ? (units + 1) / 2 : groups) * t.split;
 }
 

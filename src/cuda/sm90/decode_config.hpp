@@ -80,8 +80,8 @@ struct DecodePair {
 [[nodiscard]] bool decode_defers_norm(std::int64_t d, std::int64_t h, int sm_count) noexcept;
 
 /// CTAs of a launch: one an SM in whole groups of `split`, but no more groups than units: rows of
-/// w_down (down, or mlp) or pairs of gate_up, or boxes of them. Of boxes, two in each group rather
-/// than one or two, where a ring holds two.
+/// w_down (down, or mlp) or pairs of gate_up, or boxes of them. Of short boxes two in each group
+/// rather than one or two.
 [[nodiscard]] int decode_ctas(const DecodeTiling& tiling, const DecodeShape& shape) noexcept;
 
 /// How `ctas` CTAs of such a launch divide its weights.
