@@ -155,7 +155,7 @@ results prefill_models 90
 results prefill_layouts 90
 results sm80 60 --variant cuda.sm80
 results decode_every_m 200 --milliseconds 2 --baseline cublaslt_chain
-results decode_every_m_wide 240 --milliseconds 2 --baseline cublaslt_chain
+results decode_every_m_wide 420 --milliseconds 2 --baseline cublaslt_chain
 export -f sanitize
 export small
 step sanitize 150 bash -c 'sanitize memcheck racecheck synccheck initcheck'
