@@ -250,9 +250,9 @@ int decode_ctas(const DecodeTiling& t, const DecodeShape& s) noexcept {
   const int groups = std::clamp(units, 1, clusters(t.split, s.sm_count));
   // Where some groups have one box and some two, and those are soon read, the launch ends no later
   // if all have two, and SMs are free for the next.
-  const std::int64_t two_bytes = 2 * kMmaRows * 2 * (s.down ? s.h : s.d) / t.split;
+  const std::int64_t columns = (s.down ? s.h : s.d) / t.split;
   const bool pairs = t.boxes && !has_grid_barrier(s) && units > groups && units <= 2 * groups &&
-                     two_bytes <= kTwoBoxesBytes;
+                     std::int64_t{2} * kMmaRows * 2 * columns <= kTwoBoxesBytes;
   return (pairs ? (units + 1) / 2 : groups) * t.split;
 }
 
