@@ -9,8 +9,8 @@
 # BUILD  a build folder that holds bin/ and lib/ (they are relocatable: carry them from another
 #        machine); without it build/cuda is configured and built here
 # SLUICE_GPU_CHECK_STEPS="tests sanitize …" runs these steps alone. One more runs only if asked for:
-# `results`, the GPU lists of bench/problems (bench/results/h200 keeps files of all but
-# decode_every_m*), most telling first; or one of them, as `results.decode`.
+# `results`, the GPU lists of bench/problems (bench/results/h200 keeps their files), most
+# telling first; or one of them, as `results.decode`.
 set -uo pipefail
 
 if [[ $# -lt 1 || $# -gt 2 || $1 == -* ]]; then
@@ -154,6 +154,7 @@ results few_tokens 90
 results prefill_models 90
 results prefill_layouts 90
 results sm80 60 --variant cuda.sm80
+results decode_every_m_small 120 --milliseconds 2 --baseline cublaslt_chain
 results decode_every_m 200 --milliseconds 2 --baseline cublaslt_chain
 results decode_every_m_wide 420 --milliseconds 2 --baseline cublaslt_chain
 export -f sanitize

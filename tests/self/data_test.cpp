@@ -147,48 +147,52 @@ TEST(OperandSetTest, MinimalLeavesOptionalOutputsOut) {
   EXPECT_EQ(grad->outputs(), (std::vector<Operand>{Operand::kDg, Operand::kDu}));
 }
 
-// Weights are each set's own, the activations of inference the first set's; in training none are.
-TEST(OperandSetTest, SharesWhatDoesNotRotate) {
-  const auto rig = cpu_rig();
-  for (const bool saves : {false, true}) {
-    const auto c =
-        parse_case(std::string("3x64x96:mlp:bias:residual:concat") + (saves ? ":save" : ""));
-    ASSERT_TRUE(c) << c.error().message;
-    const auto first = OperandSet::make(*c, *rig, Checked::kNo);
+// Two sets of a case that are only run, the second with the first's operands where they may be.
+class SharedSets : public testing::Test {
+ protected:
+  void make(const std::string& text) {
+    const auto c = parse_case(text);
+    ASSERT_TRUE(c) << text << ": " << c.error().message;
+    auto first = OperandSet::make(*c, *rig_, Checked::kNo);
     ASSERT_TRUE(first);
-    const auto second = OperandSet::make(*c, *rig, Checked::kNo, first->get());
+    auto second = OperandSet::make(*c, *rig_, Checked::kNo, first->get());
     ASSERT_TRUE(second);
+    EXPECT_FALSE(OperandSet::make(*c, *rig_, Checked::kYes, first->get()));
+    first_ = std::move(*first);
+    second_ = std::move(*second);
+  }
+
+  std::unique_ptr<Rig> rig_ = cpu_rig();
+  std::unique_ptr<OperandSet> first_;
+  std::unique_ptr<OperandSet> second_;
+};
+
+// Weights are each set's own, the activations of inference the first set's; in training none are.
+TEST_F(SharedSets, HaveWhatDoesNotRotate) {
+  for (const bool saves : {false, true}) {
+    make(std::string("3x64x96:mlp:bias:residual:concat") + (saves ? ":save" : ""));
+    const Problem& problem = first_->test_case().problem;
     for (int i = 0; i < kOperandCount; ++i) {
       const auto id = static_cast<Operand>(i);
-      if (pointer(**first, id) == nullptr) continue;
-      EXPECT_EQ(pointer(**first, id) == pointer(**second, id), !timing::rotates(c->problem, id))
-          << (*first)->spec(id).name << saves;
+      if (pointer(*first_, id) == nullptr) continue;
+      EXPECT_EQ(pointer(*first_, id) == pointer(*second_, id), !timing::rotates(problem, id))
+          << first_->spec(id).name << saves;
     }
-    EXPECT_EQ(pointer(**second, Operand::kWUp) - pointer(**second, Operand::kWGate), 96 * 64 * 2);
-    EXPECT_EQ((*second)->bytes() < (*first)->bytes(), !saves);
-    EXPECT_FALSE(OperandSet::make(*c, *rig, Checked::kYes, first->get()));
+    EXPECT_EQ(pointer(*second_, Operand::kWUp) - pointer(*second_, Operand::kWGate), 96 * 64 * 2);
+    EXPECT_EQ(second_->bytes() < first_->bytes(), !saves);
   }
 }
 
-// All that lies in a shared buffer, and nothing that the first set does not have.
-TEST(OperandSetTest, SharesBuffersOfSeveralOperands) {
-  const auto rig = cpu_rig();
-  const auto c = parse_case("3x64x96:mlp:residual:in_place");
-  ASSERT_TRUE(c);
-  const auto first = OperandSet::make(*c, *rig, Checked::kNo);
-  ASSERT_TRUE(first);
-  const auto second = OperandSet::make(*c, *rig, Checked::kNo, first->get());
-  ASSERT_TRUE(second);
-  EXPECT_EQ(pointer(**second, Operand::kY), pointer(**first, Operand::kY));
-  EXPECT_EQ(pointer(**second, Operand::kResidual), pointer(**first, Operand::kY));
-  const auto least = parse_case("3x64x96:mlp:add_norm:minimal");
-  ASSERT_TRUE(least);
-  const auto one = OperandSet::make(*least, *rig, Checked::kNo);
-  ASSERT_TRUE(one);
-  const auto other = OperandSet::make(*least, *rig, Checked::kNo, one->get());
-  ASSERT_TRUE(other);
-  EXPECT_EQ(pointer(**other, Operand::kXSum), nullptr);
-  EXPECT_EQ(pointer(**other, Operand::kX), pointer(**one, Operand::kX));
+TEST_F(SharedSets, HaveAllThatLiesInABuffer) {
+  make("3x64x96:mlp:residual:in_place");
+  EXPECT_EQ(pointer(*second_, Operand::kY), pointer(*first_, Operand::kY));
+  EXPECT_EQ(pointer(*second_, Operand::kResidual), pointer(*first_, Operand::kY));
+}
+
+TEST_F(SharedSets, HaveNothingThatTheFirstHasNot) {
+  make("3x64x96:mlp:add_norm:minimal");
+  EXPECT_EQ(pointer(*second_, Operand::kXSum), nullptr);
+  EXPECT_EQ(pointer(*second_, Operand::kX), pointer(*first_, Operand::kX));
 }
 
 TEST(OpenRig, NamesWhatItWanted) {
