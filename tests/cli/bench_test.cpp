@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_case: what its rows say follows from the case, the plan and the times.
+// bench_case: its rows follow from the case, the plan and the times, its copies from the pass.
 #include "harness/bench.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "harness/data.hpp"
+#include "timing/timing.hpp"
 
 namespace sluice::harness {
 namespace {
@@ -79,15 +83,21 @@ TEST(PairedCeilings, SharesAreMediansOverRounds) {
   EXPECT_DOUBLE_EQ(slow.fma.value(), steady.fma.value() / 2);
 }
 
+// As little time as a bench can take.
+BenchOptions quick() {
+  BenchOptions options;
+  options.timer = {.min_total_us = 0, .max_total_us = 1e5, .warm_up_us = 0, .min_samples = 3};
+  options.plan.threads = 1;
+  return options;
+}
+
 TEST(BenchCase, TimesCheckedOperatorsAgainstTheUnfusedPath) {
   const auto rig = open_rig("cpu");
   ASSERT_TRUE(rig);
-  BenchOptions options;
-  options.timer = {.min_total_us = 0, .max_total_us = 1e5, .warm_up_us = 0, .min_samples = 3};
+  BenchOptions options = quick();
   options.copies = 2;
   options.model = "mine";
   options.tp = 2;
-  options.plan.threads = 1;
   std::vector<std::string> told;
   options.progress = [&](const std::string& text) { told.push_back(text); };
   const auto bench = bench_case(parse_case("4x64x96").value(), **rig, Ceilings{}, options);
@@ -104,6 +114,98 @@ TEST(BenchCase, TimesCheckedOperatorsAgainstTheUnfusedPath) {
   EXPECT_DOUBLE_EQ(row.ratio.value(), row.baseline_us.value() / row.us);
   EXPECT_EQ(row.rel_err, bench->checks.front().outputs.front().mean_relative_error);
   EXPECT_FALSE(told.empty());
+}
+
+// The CPU, but with caches of 100 KiB, and a count of the buffers allocated on it.
+class CountingRig final : public Rig {
+ public:
+  CountingRig() : rig_(std::move(open_rig("cpu").value())), device_(rig_->device()) {
+    device_.l2_bytes = 0;
+    device_.l3_bytes = 100 << 10;
+  }
+  [[nodiscard]] std::size_t buffers() const { return buffers_; }
+
+  [[nodiscard]] const Device& device() const noexcept override { return device_; }
+  [[nodiscard]] Stream stream() const noexcept override { return rig_->stream(); }
+  [[nodiscard]] Expected<void*> allocate(std::size_t bytes) override {
+    ++buffers_;
+    return rig_->allocate(bytes);
+  }
+  void free(void* pointer) noexcept override { rig_->free(pointer); }
+  Status upload(void* destination, const void* host, std::size_t bytes) override {
+    return rig_->upload(destination, host, bytes);
+  }
+  Status download(void* host, const void* source, std::size_t bytes) override {
+    return rig_->download(host, source, bytes);
+  }
+  Status fill_bytes(void* pointer, unsigned char value, std::size_t bytes) override {
+    return rig_->fill_bytes(pointer, value, bytes);
+  }
+  Status fill_matrix(const OperandSpec& spec, const FillParams& params, void* base) override {
+    return rig_->fill_matrix(spec, params, base);
+  }
+  Status synchronize() override { return rig_->synchronize(); }
+  Status flush_caches() override { return rig_->flush_caches(); }
+  [[nodiscard]] bool host_memory() const noexcept override { return rig_->host_memory(); }
+
+ private:
+  std::unique_ptr<Rig> rig_;
+  Device device_;
+  std::size_t buffers_ = 0;
+};
+
+// Of all operands of a case.
+std::size_t buffers_of_a_set(const Case& c) {
+  CountingRig rig;
+  EXPECT_TRUE(OperandSet::make(c, rig));
+  return rig.buffers();
+}
+
+// What a third copy adds to two: workspaces and rivals are not in the difference.
+std::size_t buffers_of_a_copy(const Case& c, Pass pass) {
+  CountingRig rig;
+  BenchOptions options = quick();
+  options.check = false;
+  options.pass = pass;
+  options.copies = 2;
+  EXPECT_TRUE(bench_case(c, rig, Ceilings{}, options));
+  const std::size_t of_two = rig.buffers();
+  options.copies = 3;
+  EXPECT_TRUE(bench_case(c, rig, Ceilings{}, options));
+  const std::size_t of_three = rig.buffers() - of_two;
+  return of_three - of_two;
+}
+
+// Even those of a forward operator that saves neither g nor u.
+TEST(BenchCase, EachCopyOfATrainingStepHasAllOperands) {
+  const Case mlp = parse_case("4x64x96").value();
+  const Case grad = parse_case("4x64x96:mlp_grad:recompute").value();
+  EXPECT_EQ(buffers_of_a_copy(mlp, Pass::kForward), 3U);  // w_gate, w_up, w_down
+  EXPECT_EQ(buffers_of_a_copy(grad, Pass::kBackward), buffers_of_a_set(grad));
+  EXPECT_EQ(buffers_of_a_copy(grad, Pass::kFull), buffers_of_a_set(mlp) + buffers_of_a_set(grad));
+}
+
+// As many copies as what is each copy's own needs to leave the caches.
+TEST(BenchCase, CountsTheBytesOfACopy) {
+  CountingRig rig;
+  std::vector<std::string> told;
+  BenchOptions options = quick();
+  options.check = false;
+  options.progress = [&](const std::string& text) { told.push_back(text); };
+  const Case mlp = parse_case("256x64x96").value();
+  const Case grad = parse_case("256x64x96:mlp_grad:recompute").value();
+  const auto first_of = [&](const Case& c, std::int64_t bytes) {
+    return testing::Contains(format_case(c) + ": filling copy 1 of " +
+                             std::to_string(timing::chain_copies(bytes, rig.device())));
+  };
+  const std::int64_t weights = std::int64_t{3} * 64 * 96 * 2;
+  ASSERT_TRUE(bench_case(mlp, rig, Ceilings{}, options));
+  EXPECT_THAT(told, first_of(mlp, weights));
+  told.clear();
+  options.pass = Pass::kFull;
+  ASSERT_TRUE(bench_case(grad, rig, Ceilings{}, options));
+  EXPECT_THAT(told, first_of(mlp, operand_bytes(mlp.problem)));
+  EXPECT_THAT(told, first_of(grad, operand_bytes(grad.problem)));
 }
 
 TEST(BenchCase, RefusesPassesThatAreNotThere) {
