@@ -10,7 +10,6 @@
 
 #include "math/float_types.hpp"
 #include "sluice/operands.hpp"
-#include "timing/arena.hpp"
 #if defined(SLUICE_WITH_CUDA)
 #include "cuda/arena.hpp"
 #endif
@@ -217,16 +216,19 @@ class DeviceBench final : public Bench {
 
 }  // namespace
 
+std::unique_ptr<Bench> make_bench(const Device& device, std::unique_ptr<timing::Arena> arena,
+                                  std::int64_t max_bytes) {
+  return std::make_unique<DeviceBench>(device, std::move(arena), max_bytes);
+}
+
 Expected<std::unique_ptr<Bench>> open_bench(const Device& device, std::int64_t max_bytes) {
   if (device.backend == Backend::kCpu) {
-    return std::unique_ptr<Bench>(
-        std::make_unique<DeviceBench>(device, timing::make_cpu_arena(), max_bytes));
+    return make_bench(device, timing::make_cpu_arena(), max_bytes);
   }
 #if defined(SLUICE_WITH_CUDA)
   auto arena = cuda::make_arena(device.ordinal);
   if (!arena) return arena.error();
-  return std::unique_ptr<Bench>(
-      std::make_unique<DeviceBench>(device, std::move(*arena), max_bytes));
+  return make_bench(device, std::move(*arena), max_bytes);
 #else
   return make_error(ErrorCode::kUnsupported, "device: this Sluice was built without CUDA");
 #endif

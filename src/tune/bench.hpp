@@ -9,6 +9,7 @@
 
 #include "sluice/plan.hpp"
 #include "sluice/status.hpp"
+#include "timing/arena.hpp"
 
 namespace sluice::tune {
 
@@ -38,8 +39,14 @@ class Bench {
   [[nodiscard]] virtual double seconds() const = 0;
 };
 
-/// A bench on a device. `max_bytes` as TuneOptions::max_memory_bytes. Errors: kDevice;
-/// kUnsupported for a GPU in a build without CUDA.
+/// A bench whose operands lie in an arena of `device`. `max_bytes` as
+/// TuneOptions::max_memory_bytes.
+[[nodiscard]] std::unique_ptr<Bench> make_bench(const Device& device,
+                                                std::unique_ptr<timing::Arena> arena,
+                                                std::int64_t max_bytes);
+
+/// A bench on a device, in an arena of its own. Errors: kDevice; kUnsupported for a GPU in a build
+/// without CUDA.
 [[nodiscard]] Expected<std::unique_ptr<Bench>> open_bench(const Device& device,
                                                           std::int64_t max_bytes);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tuner's bench makes of a problem on a CPU.
+// What the tuner's bench makes of a problem on a CPU: how many copies, and of what.
 #include "tune/bench.hpp"
 
 #include <gtest/gtest.h>
@@ -11,6 +11,43 @@ namespace sluice::tune {
 namespace {
 
 using tests::mlp;
+
+struct Allocated {
+  std::size_t buffers = 0;
+  std::size_t bytes = 0;
+};
+
+// The host's memory, and a count of what a bench has of it now.
+class CountingArena final : public timing::Arena {
+ public:
+  explicit CountingArena(Allocated& allocated) : allocated_(allocated) {}
+
+  [[nodiscard]] Stream stream() const noexcept override { return arena_->stream(); }
+  [[nodiscard]] std::int64_t free_bytes() const noexcept override { return arena_->free_bytes(); }
+  [[nodiscard]] Expected<void*> allocate(std::size_t bytes) override {
+    ++allocated_.buffers;
+    allocated_.bytes += bytes;
+    return arena_->allocate(bytes);
+  }
+  void free_all() noexcept override {
+    allocated_ = {};
+    arena_->free_all();
+  }
+  Status upload(void* to, const void* host, std::size_t bytes) override {
+    return arena_->upload(to, host, bytes);
+  }
+  Status copy(void* to, const void* from, std::size_t bytes) override {
+    return arena_->copy(to, from, bytes);
+  }
+  Status clear(void* to, std::size_t bytes) override { return arena_->clear(to, bytes); }
+  [[nodiscard]] Expected<std::unique_ptr<timing::Stopwatch>> make_stopwatch() override {
+    return arena_->make_stopwatch();
+  }
+
+ private:
+  Allocated& allocated_;
+  std::unique_ptr<timing::Arena> arena_ = timing::make_cpu_arena();
+};
 
 // As many copies as the weights need, however large the activations are: those are one set.
 TEST(DeviceBench, RotatesOverWeightsAlone) {
@@ -36,6 +73,25 @@ TEST(DeviceBench, FitsItsMemory) {
   ASSERT_TRUE(bench);
   ASSERT_TRUE((*bench)->set_up(mlp(1024)));
   EXPECT_EQ((*bench)->copies(), 3U);
+}
+
+TEST(DeviceBench, AllocatesActivationsOnceForAllCopies) {
+  const std::size_t weights = std::size_t{3} * 64 * 96 * 2;
+  const std::size_t activations = std::size_t{2} * 1024 * 64 * 2;
+  Allocated allocated;
+  const auto bench =
+      make_bench(cpu_device(), std::make_unique<CountingArena>(allocated), std::int64_t{2} << 20);
+  ASSERT_TRUE(bench->set_up(mlp(1024)));
+  const std::size_t copies = bench->copies();
+  EXPECT_GT(copies, 1U);
+  EXPECT_EQ(allocated.buffers, 3 * copies + 2);
+  EXPECT_EQ(allocated.bytes, weights * copies + activations);
+  // With g and u each copy has all seven operands of its own.
+  Problem training = mlp(1024);
+  training.save_g_u = true;
+  ASSERT_TRUE(bench->set_up(training));
+  EXPECT_GT(bench->copies(), 1U);
+  EXPECT_EQ(allocated.buffers, 7 * bench->copies());
 }
 
 }  // namespace
