@@ -145,14 +145,14 @@ results() {
 }
 results decode 150 --milliseconds 20 --baseline cublaslt_chain
 results decode_engine 90 --pass decode --milliseconds 20 --baseline cublaslt_chain
-results prefill_gate_up 240
-results prefill_mlp 240
+results prefill_gate_up 150 --milliseconds 120
+results prefill_mlp 150 --milliseconds 150
 results gate_mul 150
-results training_steps 90 --pass full
+results training_steps 90 --pass full --milliseconds 150
 results training 120
-results few_tokens 90
+results few_tokens 90 --milliseconds 150
 results prefill_models 90
-results prefill_layouts 90
+results prefill_layouts 60 --milliseconds 60
 results sm80 60 --variant cuda.sm80
 results decode_every_m_small 120 --milliseconds 2 --baseline cublaslt_chain
 results decode_every_m 200 --milliseconds 2 --baseline cublaslt_chain
