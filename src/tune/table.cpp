@@ -21,6 +21,9 @@ int differences(const ProblemKey& a, const ProblemKey& b) {
          (same_width && a.layout != b.layout ? 1 : 0);  // strides follow the widths
 }
 
+// m is 1 or more.
+std::int64_t tiles_of(std::int64_t m) { return (m - 1) / kTokensATile; }
+
 }  // namespace
 
 void Table::add(std::span<const Entry> entries) {
@@ -76,7 +79,9 @@ const Entry* Table::nearest(const ProblemKey& key) const noexcept {
       if (at == end || std::fabs(*at - m) > kMaxTokenSteps) continue;
       const double distance = aside + std::fabs(*at - m);
       if (best != nullptr && distance >= best_distance) continue;
-      best = &entries_[static_cast<std::size_t>(at - log2_m_.begin())];
+      const Entry& entry = entries_[static_cast<std::size_t>(at - log2_m_.begin())];
+      if (tiles_of(entry.key.m) != tiles_of(key.m)) continue;
+      best = &entry;
       best_distance = distance;
     }
   }

@@ -89,7 +89,8 @@ Tiling parse(const std::string& name) {
             5)
       << name;
   t.pingpong = std::string(kind) == "pp";
-  t.stream_k = std::string(kind) == "sk";
+  t.swapped = std::string(kind) == "sw";
+  t.stream_k = t.swapped || std::string(kind) == "sk";
   EXPECT_TRUE(t.pingpong || t.stream_k || std::string(kind) == "co") << name;
   return t;
 }
@@ -113,6 +114,8 @@ TEST(GemmConfig, RanksEveryTilingOnceCheapestFirst) {
     if (shape.m > cuda::sm90::kStreamKMaxTokens) {
       std::erase_if(source, [](const Tiling& t) { return t.stream_k; });
     }
+    // Swapped, one tile has all tokens.
+    std::erase_if(source, [&](const Tiling& t) { return t.swapped && t.rows < shape.m; });
     ASSERT_EQ(order.size(), source.size());
     for (const Tiling& tiling : source) {
       EXPECT_EQ(std::count(order.begin(), order.end(), tiling), 1) << name_of(tiling);
@@ -188,7 +191,17 @@ TEST(GemmConfig, GoldenChoicesOfGateUp) {
   EXPECT_EQ(best(gate_up(1, 4096, 14336)), "co128x224c1g16");
   EXPECT_EQ(best(gate_up(64, 4096, 14336)), "co128x224c1g16");
   EXPECT_EQ(best(gate_up(128, 4096, 14336)), "co128x224c1g16");
-  EXPECT_EQ(best(gate_up(129, 4096, 14336)), "sk192x224c1g16");
+  // Up to 160 tokens they are the columns of one tile, in eights, where rows would be 192.
+  EXPECT_EQ(best(gate_up(129, 4096, 14336)), "sw144x224c1g16");
+  EXPECT_EQ(best(gate_up(144, 4096, 14336)), "sw144x224c1g16");
+  EXPECT_EQ(best(gate_up(145, 4096, 14336)), "sw160x224c1g16");
+  EXPECT_EQ(best(gate_up(160, 4096, 14336)), "sw160x224c1g16");
+  EXPECT_EQ(best(gate_up(161, 4096, 14336)), "sk192x224c1g16");
+  EXPECT_EQ(best(gate_up(136, 8192, 28672)), "sw144x224c1g16");
+  EXPECT_EQ(best(gate_up(160, 8192, 28672)), "sw160x224c1g16");
+  EXPECT_EQ(best(gate_up(160, 5120, 13824)), "sw160x224c1g16");
+  // Where tiles would be cut they are not worth their fix-up.
+  EXPECT_EQ(best(gate_up(136, 3584, 18944)), "pp128x192c2g8");
   EXPECT_EQ(best(gate_up(192, 4096, 14336)), "sk192x224c1g16");
   EXPECT_EQ(best(gate_up(192, 8192, 28672)), "sk192x224c1g16");
   // 170 tiles of 224 would be cut.

@@ -243,6 +243,7 @@ TEST(Variants, EveryConfigOnAFewTiles) {
     EXPECT_GT(verify_everywhere("260x136x200:" + op + ":bf16"), 0);
   }
   EXPECT_GT(verify_everywhere("260x136x200:gate_up:save:bf16"), 0);
+  EXPECT_GT(verify_everywhere("140x136x200:gate_up:save:bf16"), 0);
 }
 
 TEST(Variants, ARealisticShapePasses) {

@@ -81,8 +81,18 @@ TEST(Table, NearestInTokens) {
   EXPECT_EQ(nearest(table, mlp(16)), "8x64x96");
   EXPECT_EQ(nearest(table, mlp(17)), "");
   EXPECT_EQ(nearest(table, mlp(32)), "64x64x96");
-  EXPECT_EQ(nearest(table, mlp(128)), "64x64x96");
-  EXPECT_EQ(nearest(table, mlp(129)), "");
+  EXPECT_EQ(nearest(table, mlp(65)), "") << "another tile";
+}
+
+TEST(Table, NearTokensFillAsManyTiles) {
+  const Table table = table_of({mlp(64), mlp(128), mlp(256), mlp(512)});
+  EXPECT_EQ(nearest(table, mlp(65)), "128x64x96");
+  EXPECT_EQ(nearest(table, mlp(127)), "128x64x96");
+  for (const std::int64_t m : {129, 136, 192, 257, 448, 513}) {
+    EXPECT_EQ(nearest(table, mlp(m)), "") << m;
+  }
+  EXPECT_EQ(nearest(table, mlp(193)), "256x64x96");
+  EXPECT_EQ(nearest(table, mlp(449)), "512x64x96");
 }
 
 TEST(Table, TokensAreNearByTheirRatioAndTiesGoUp) {
@@ -141,7 +151,7 @@ TEST(Table, NeverAnswersForAnotherKind) {
 // Against the definition, entry by entry.
 TEST(Table, NearestIsTheSmallestDistance) {
   std::vector<Problem> problems;
-  for (const std::int64_t m : {1, 2, 3, 5, 8, 13, 21, 34}) {
+  for (const std::int64_t m : {1, 2, 3, 5, 8, 13, 21, 34, 60, 66, 70}) {
     for (const std::int64_t d : {512, 576, 640}) {
       for (const std::int64_t h : {1024, 1200}) problems.push_back(mlp(m, d, h));
     }
@@ -158,8 +168,8 @@ TEST(Table, NearestIsTheSmallestDistance) {
         return steps(k.m, m) + 4 * (steps(k.d, d) + steps(k.h, 1100));
       };
       for (const Problem& p : problems) {
-        const bool near = steps(p.m, m) <= kMaxTokenSteps && steps(p.d, d) <= kMaxWidthSteps &&
-                          steps(p.h, 1100) <= kMaxWidthSteps;
+        const bool near = (p.m - 1) / 64 == (m - 1) / 64 && steps(p.m, m) <= kMaxTokenSteps &&
+                          steps(p.d, d) <= kMaxWidthSteps && steps(p.h, 1100) <= kMaxWidthSteps;
         if (near) least = std::min(least, distance(key(p)));
       }
       const Entry* found = table.nearest(key(asked));

@@ -19,4 +19,14 @@ __device__ __forceinline__ void stmatrix_x4(void* row, std::uint32_t m0, std::ui
       : "memory");
 }
 
+/// The same of the transposes: lane l holds columns l / 4 of rows 2 (l % 4) and 2 (l % 4) + 1.
+__device__ __forceinline__ void stmatrix_x4_transposed(void* row, std::uint32_t m0,
+                                                       std::uint32_t m1, std::uint32_t m2,
+                                                       std::uint32_t m3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   shared_address(row)),
+               "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+               : "memory");
+}
+
 }  // namespace sluice::cuda::ptx

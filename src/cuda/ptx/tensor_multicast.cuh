@@ -42,4 +42,38 @@ __device__ __forceinline__ void tensor_copy(void* destination, const CUtensorMap
   }
 }
 
+/// The same under a cache policy.
+template <std::uint16_t kMask, int kRank>
+__device__ __forceinline__ void tensor_copy(void* destination, const CUtensorMap& map,
+                                            const std::int32_t (&c)[5], std::uint64_t& barrier,
+                                            std::uint64_t policy) {
+  static_assert(kRank == 2 || kRank == 4 || kRank == 5);
+  if constexpr (kMask == 1) {
+    tensor_copy<kRank>(destination, map, c, barrier, policy);
+  } else if constexpr (kRank == 2) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(
+            shared_address(destination)),
+        "l"(&map), "r"(c[0]), "r"(c[1]), "r"(shared_address(&barrier)), "h"(kMask), "l"(policy)
+        : "memory");
+  } else if constexpr (kRank == 4) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7, %8;" ::"r"(
+            shared_address(destination)),
+        "l"(&map), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]), "r"(shared_address(&barrier)),
+        "h"(kMask), "l"(policy)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8, %9;" ::"r"(
+            shared_address(destination)),
+        "l"(&map), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]), "r"(c[4]),
+        "r"(shared_address(&barrier)), "h"(kMask), "l"(policy)
+        : "memory");
+  }
+}
+
 }  // namespace sluice::cuda::ptx

@@ -16,11 +16,13 @@
 namespace sluice::cuda::ptx {
 
 /// Shared-memory matrix descriptor of a K-major tile whose rows are 64 elements (128 bytes) under
-/// the 128-byte swizzle: 8-row groups lie 1024 bytes apart. Steps of 16 elements along K add 32
-/// bytes to the address. PTX ISA, "Matrix descriptor".
+/// the 128-byte swizzle: 8-row groups of 1024 bytes, the next one `kGroupBytes` on. Steps of 16
+/// elements along K add 32 bytes to the address. PTX ISA, "Matrix descriptor".
+template <int kGroupBytes = 1024>
 __device__ __forceinline__ std::uint64_t descriptor_sw128(std::uint32_t address) {
-  constexpr std::uint64_t kLeading = 1;         // not read under a swizzle
-  constexpr std::uint64_t kStride = 1024 >> 4;  // between 8-row groups
+  static_assert(kGroupBytes % 1024 == 0);
+  constexpr std::uint64_t kLeading = 1;  // not read under a swizzle
+  constexpr std::uint64_t kStride = kGroupBytes >> 4;
   constexpr std::uint64_t kSwizzle128 = 1;
   return static_cast<std::uint64_t>((address & 0x3FFFF) >> 4) | (kLeading << 16) | (kStride << 32) |
          (kSwizzle128 << 62);
@@ -93,6 +95,7 @@ struct Wgmma;
 #define SLUICE_REGS64 \
   SLUICE_REGS48       \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SLUICE_REGS72 SLUICE_REGS64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define SLUICE_REGS80 \
   SLUICE_REGS64       \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
@@ -132,6 +135,7 @@ SLUICE_WGMMA(32, SLUICE_REGS16, 16, 17, 18, 19, 20, SLUICE_D8(0), SLUICE_D8(8))
 SLUICE_WGMMA(64, SLUICE_REGS32, 32, 33, 34, 35, 36, SLUICE_D32(0))
 SLUICE_WGMMA(96, SLUICE_REGS48, 48, 49, 50, 51, 52, SLUICE_D32(0), SLUICE_D8(32), SLUICE_D8(40))
 SLUICE_WGMMA(128, SLUICE_REGS64, 64, 65, 66, 67, 68, SLUICE_D32(0), SLUICE_D32(32))
+SLUICE_WGMMA(144, SLUICE_REGS72, 72, 73, 74, 75, 76, SLUICE_D32(0), SLUICE_D32(32), SLUICE_D8(64))
 SLUICE_WGMMA(160, SLUICE_REGS80, 80, 81, 82, 83, 84, SLUICE_D32(0), SLUICE_D32(32), SLUICE_D8(64),
              SLUICE_D8(72))
 SLUICE_WGMMA(192, SLUICE_REGS96, 96, 97, 98, 99, 100, SLUICE_D32(0), SLUICE_D32(32), SLUICE_D32(64))
@@ -146,6 +150,7 @@ SLUICE_WGMMA(256, SLUICE_REGS128, 128, 129, 130, 131, 132, SLUICE_D32(0), SLUICE
 #undef SLUICE_REGS112
 #undef SLUICE_REGS96
 #undef SLUICE_REGS80
+#undef SLUICE_REGS72
 #undef SLUICE_REGS64
 #undef SLUICE_REGS48
 #undef SLUICE_REGS32

@@ -22,6 +22,20 @@ constexpr Tiling kGateUp[] = {
     {.tile_n = 224, .cluster = 1, .pingpong = false, .group = 16},
     {.tile_n = 224, .cluster = 1, .pingpong = false, .group = 16, .rows = 128, .stream_k = true},
     {.tile_n = 224, .cluster = 1, .pingpong = false, .group = 16, .rows = 192, .stream_k = true},
+    {.tile_n = 224,
+     .cluster = 1,
+     .pingpong = false,
+     .group = 16,
+     .rows = 144,
+     .stream_k = true,
+     .swapped = true},
+    {.tile_n = 224,
+     .cluster = 1,
+     .pingpong = false,
+     .group = 16,
+     .rows = 160,
+     .stream_k = true,
+     .swapped = true},
 };
 constexpr Tiling kDown[] = {
     {.tile_n = 192, .cluster = 2, .pingpong = true, .group = 8},
@@ -45,6 +59,14 @@ constexpr Tiling kGrads[] = {
 };
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Rows of the WGMMAs of a tile under stream-K; swapped, each of two consumers has two of 64.
+int mma_rows(const Tiling& t) { return t.swapped ? 256 : t.rows; }
+
+// Sums of a tile, those behind its weight rows included.
+std::int64_t tile_sums(const Tiling& t) {
+  return std::int64_t{mma_rows(t)} * (t.swapped ? t.rows : t.tile_n);
+}
 
 bool long_k(const GemmShape& shape) { return shape.kind == GemmKind::kGateUp && shape.k > 8192; }
 
@@ -97,8 +119,10 @@ constexpr double kLongOutOfStepPs = 47.0;
 // The same of down, in waves. Not measured by itself: such that 128 x 128 without a cluster is
 // bound by its tensor cores, as it was.
 constexpr double kDownWavePs = 21.5;
-// Three consumers take this much longer on the tensor cores than two do for as many rows.
+// Three consumers take this much longer on the tensor cores than two do for as many rows; two with
+// the weights' rows as theirs, which have a longer epilogue too.
 constexpr double kThreeConsumers = 1.12;
+constexpr double kSwapped = 1.1;
 // Microseconds of a launch in waves, of one under stream-K, and of each partial sum of a cut tile,
 // of pairs of CTAs twice.
 constexpr double kWaveUs = 4.0;
@@ -157,6 +181,7 @@ double waves_ps(const GemmShape& shape, const Tiling& t, const ColumnCut& cut) {
 }
 
 bool stream_k_serves(const GemmShape& shape, const Tiling& t) {
+  if (t.swapped && shape.m > t.rows) return false;  // one tile of tokens
   return shape.partials && shape.m <= kStreamKMaxTokens &&
          tiles_of(shape, t) * ceil_div(shape.k, kTileK) < kMaxUnits;
 }
@@ -175,10 +200,11 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
     return std::max(waves_ps(shape, t, column_cut(shape, t)), memory) * column_us + kWaveUs +
            (open ? kOpenEpilogueUs * t.tile_n : 0);
   }
-  const double tensor = t.tile_n * (static_cast<double>(t.rows) / kTileM) * kTensorPs;
+  const double tensor = static_cast<double>(tile_sums(t)) / kTileM * kTensorPs;
   const auto rows = static_cast<double>(std::min<std::int64_t>(shape.m, t.rows));
   const StreamK s = stream_k_schedule(shape, t);
-  const double multiply = t.rows == 192 ? kThreeConsumers * tensor : tensor;
+  const bool three = !t.swapped && t.rows == 192;
+  const double multiply = t.swapped ? kSwapped * tensor : three ? kThreeConsumers * tensor : tensor;
   const bool in_step = s.workers % tiles == 0 || tiles % s.workers == 0;
   const double apart = long_k(shape) ? kLongOutOfStepPs : kOutOfStepPs;
   const double stage =
@@ -191,11 +217,12 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   const double tiles_a_column = static_cast<double>(ceil_div(row_tiles, t.cluster));
   const double reads = 1.1 * std::min(tiles_a_column, std::ceil(share)) - 0.1;
   // Three consumers of 224 columns have no registers to spare for the fix-up: 125 us for the
-  // gate_up of 3584 x 18944 and 192 tokens, whose tiles are cut.
-  const double fix_up = t.rows == 192 && t.tile_n == 224 ? 3.0 : 1.0;
+  // gate_up of 3584 x 18944 and 192 tokens, whose tiles are cut. Swapped, its pieces of all tokens
+  // are larger than the tokens ask for: 92 to 98 us there for 136.
+  const double fix_up = t.swapped || (three && t.tile_n == 224) ? 3.0 : 1.0;
   const double unit = std::max(multiply, stage) * small_copies(shape, t);
   return std::max(share * unit, reads * memory) * column_us + kStreamKUs +
-         fix_up * pieces * t.cluster * t.rows * t.tile_n * kPartialUs;
+         fix_up * pieces * t.cluster * static_cast<double>(tile_sums(t)) * kPartialUs;
 }
 
 ColumnCut column_cut(const GemmShape& shape, const Tiling& t) noexcept {
@@ -231,7 +258,7 @@ bool keeps_step(const GemmShape& shape, const Tiling& t) noexcept {
 
 StreamK stream_k_schedule(const GemmShape& shape, const Tiling& t) noexcept {
   // A worker has a ticket for each 64 rows.
-  const int tickets = WorkspaceHeader::kTickets / (t.rows / 64 * t.cluster);
+  const int tickets = WorkspaceHeader::kTickets / ((t.swapped ? 2 : t.rows / 64) * t.cluster);
   return make_stream_k(static_cast<int>(tiles_of(shape, t)),
                        static_cast<int>(ceil_div(shape.k, kTileK)),
                        std::min(clusters(shape, t), tickets));
@@ -240,7 +267,7 @@ StreamK stream_k_schedule(const GemmShape& shape, const Tiling& t) noexcept {
 std::int64_t stream_k_partial_bytes(const GemmShape& shape, const Tiling& t) noexcept {
   const StreamK s = stream_k_schedule(shape, t);
   if (tiles_of(shape, t) % s.workers == 0) return 0;
-  return std::int64_t{2} * s.workers * t.cluster * t.rows * t.tile_n *
+  return std::int64_t{2} * s.workers * t.cluster * tile_sums(t) *
          static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -288,13 +315,15 @@ Tiling best_input_grad(std::int64_t m, std::int64_t d, std::int64_t h, int sm_co
 }
 
 Box out_box(const Tiling& t, GemmKind kind) noexcept {
+  if (t.swapped) return {16, kTurnTokens};
   const int cols = kind == GemmKind::kGateUp ? t.tile_n / 2 : t.tile_n;
   return {cols % 64 == 0 ? 64 : cols % 32 == 0 ? 32 : 16, kOutRows};
 }
 
 void name_tiling(const Tiling& t, std::span<char> out) noexcept {
   std::snprintf(out.data(), out.size(), "%s%dx%dc%dg%d",
-                t.stream_k   ? "sk"
+                t.swapped    ? "sw"
+                : t.stream_k ? "sk"
                 : t.pingpong ? "pp"
                              : "co",
                 t.rows, t.tile_n, t.cluster, t.group);

@@ -34,6 +34,9 @@ struct Tiling {
   int group = 8;          ///< row tiles that are walked together, for L2
   int rows = kTileM;      ///< rows of x a CTA
   bool stream_k = false;  ///< equal shares of bytes instead of whole tiles, stream_k.hpp
+  /// Under stream-K: x and the weights change places in the WGMMA. Weight rows are its rows, tokens
+  /// its columns, which come in eights where rows come in 64.
+  bool swapped = false;
 
   friend bool operator==(const Tiling&, const Tiling&) = default;
 };
@@ -100,10 +103,15 @@ inline constexpr int kStreamKMaxTokens = 384;
 [[nodiscard]] StreamK stream_k_schedule(const GemmShape& shape, const Tiling& tiling) noexcept;
 
 /// Groups of 8 gate rows that may follow each other in a tile before the same rows of up: the
-/// epilogue of few tokens goes by 32 weight rows, the others' by tiles.
+/// epilogue of few tokens goes by 32 weight rows, the others' by tiles; swapped, a warp has one
+/// group of each.
 [[nodiscard]] constexpr int longest_turn(const Tiling& tiling) noexcept {
+  if (tiling.swapped) return 1;
   return tiling.stream_k || tiling.tile_n % 64 != 0 ? 2 : 4;
 }
+
+/// Swapped, the tokens of a turn of the epilogue.
+inline constexpr int kTurnTokens = 16;
 
 /// Bytes of the workspace where CTAs leave the sums of cut tiles: two tiles each, in fp32; 0 where
 /// no tile is cut.
@@ -132,8 +140,8 @@ struct Box {
 };
 [[nodiscard]] Box out_box(const Tiling& tiling, GemmKind kind) noexcept;
 
-/// "pp128x192c2g8": schedule (pingpong, cooperative, stream-K), rows x weight rows, cluster, raster
-/// group.
+/// "pp128x192c2g8": schedule (pingpong, cooperative, stream-K, swapped under stream-K), rows x
+/// weight rows, cluster, raster group.
 void name_tiling(const Tiling& tiling, std::span<char> out) noexcept;
 
 }  // namespace sluice::cuda::sm90

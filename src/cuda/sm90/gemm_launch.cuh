@@ -24,6 +24,7 @@ struct GemmConfig {
   static constexpr int kProducts = kKind == GemmKind::kInputGrad ? 2 : 1;
   static constexpr bool kPingpong = kIsPingpong;
   static constexpr bool kPlainSilu = kIsPlainSilu;
+  static constexpr bool kSwapped = false;  // Tiling::swapped
   static constexpr int kTileN = kN;
   static constexpr int kMmaN = kN;  // columns of one WGMMA
   static constexpr int kStages = kStageCount;

@@ -52,8 +52,11 @@ __device__ __forceinline__ Tile tile_at(const TileOrder& order, int t) {
 template <class Cfg>
 struct Smem {
   char* base;  // multiple of 1024
-  __device__ char* a(int stage) const { return base + stage * Cfg::kStageBytes; }
-  __device__ char* b(int stage) const { return a(stage) + Cfg::kABytes; }
+  // Swapped, weights lie first: rows of a WGMMA that lie behind a tile's are tokens, and nobody's.
+  static constexpr int kAOffset = Cfg::kSwapped ? Cfg::kBBytes : 0;
+  static constexpr int kBOffset = Cfg::kSwapped ? 0 : Cfg::kABytes;
+  __device__ char* a(int stage) const { return base + stage * Cfg::kStageBytes + kAOffset; }
+  __device__ char* b(int stage) const { return base + stage * Cfg::kStageBytes + kBOffset; }
   __device__ char* out() const { return base + Cfg::kStages * Cfg::kStageBytes; }
   __device__ std::uint64_t& full(int stage) const {
     return reinterpret_cast<std::uint64_t*>(out() + Cfg::kOutBytes)[stage];
@@ -85,11 +88,16 @@ __device__ __forceinline__ std::uint64_t descriptor(const char* tile) {
   return ptx::descriptor_sw128(address);
 }
 
+// The place of weights in L2.
+__device__ __forceinline__ std::uint64_t weights_policy(const GemmParams& p) {
+  return p.weights_leave_first != 0 ? ptx::evict_first_policy() : ptx::evict_normal_policy();
+}
+
 // This CTA's share of one stage of B, sent to every CTA of the cluster.
 template <class Cfg>
 __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensorMap& map,
                                              const Smem<Cfg>& smem, int stage, int k, Tile tile,
-                                             int rank) {
+                                             int rank, std::uint64_t policy) {
   constexpr std::uint16_t kAll = (1 << Cfg::kCluster) - 1;
   constexpr int kRows = Cfg::kTileN / Cfg::kCluster;
   char* to = smem.b(stage) + rank * kRows * kTileK * 2;
@@ -103,11 +111,11 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
     for (int box = 0; box < Cfg::kTileN / kColumnBox; ++box) {
       if (tile.narrow && box > 0) break;
       const std::int32_t at[5] = {first_col<Cfg>(tile) + box * kColumnBox, k + rank * kDepth};
-      ptx::tensor_copy<kAll, 2>(rows + box * kBoxBytes, map, at, full);
+      ptx::tensor_copy<kAll, 2>(rows + box * kBoxBytes, map, at, full, policy);
     }
   } else if (Cfg::kKind == GemmKind::kDown || p.pair.rank == 2) {
     const std::int32_t at[5] = {k, first_row};
-    ptx::tensor_copy<kAll, 2>(to, map, at, full);
+    ptx::tensor_copy<kAll, 2>(to, map, at, full, policy);
   } else {
     const PairWalk& walk = p.pair;
     for (int i = 0; i < kRows / 16; i += walk.groups_a_copy) {  // 8 gate and 8 up rows a group
@@ -115,14 +123,14 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
       char* part = to + i * 16 * kTileK * 2;
       if (walk.rank == 4) {
         const std::int32_t at[5] = {k, 0, 0, group};
-        ptx::tensor_copy<kAll, 4>(part, map, at, full);
+        ptx::tensor_copy<kAll, 4>(part, map, at, full, policy);
       } else if (walk.groups_a_block == 0) {
         const std::int32_t at[5] = {k, 0, 0, 0, group};
-        ptx::tensor_copy<kAll, 5>(part, map, at, full);
+        ptx::tensor_copy<kAll, 5>(part, map, at, full, policy);
       } else {
         const std::int32_t at[5] = {k, 0, 0, group % walk.groups_a_block,
                                     group / walk.groups_a_block};
-        ptx::tensor_copy<kAll, 5>(part, map, at, full);
+        ptx::tensor_copy<kAll, 5>(part, map, at, full, policy);
       }
     }
   }
@@ -184,11 +192,11 @@ __device__ __forceinline__ void release(const Smem<Cfg>& smem, int stage) {
   }
 }
 
-// Accumulates one tile: kHalves x 64 rows from row `row0` of A, kCols columns. Calls `issued` when
-// the last WGMMA is in flight, before waiting for it.
-template <class Cfg, int kCols, int kHalves, class Issued>
+// Accumulates one tile: kHalves x 64 rows from row `row0` of A, kCols columns; swapped, B's rows
+// and A as columns. Calls `issued` when the last WGMMA is in flight, before waiting for it.
+template <class Cfg, int kCols, int kHalves, int kSums, class Issued>
 __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>& ring, int k_blocks,
-                                         int row0, float (&d)[kHalves][Cfg::kTileN / 2],
+                                         int row0, float (&d)[kHalves][kSums],
                                          const Issued& issued) {
   using Mma = ptx::SplitWgmma<kCols, std::min(kCols, Cfg::kMmaN), typename Cfg::Element,
                               Cfg::kTransposedB, Cfg::kTransposedA>;
@@ -197,18 +205,24 @@ __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>&
   constexpr int kAlongColumn = (16 * kBoxRowBytes) >> 4;
   constexpr int kStepA = Cfg::kTransposedA ? kAlongColumn : kAlongRow;
   constexpr int kStepB = Cfg::kTransposedB ? kAlongColumn : kAlongRow;
+  // Of 64 rows of A; swapped, of 8 weight rows: one half has those of gate, the other of up.
+  constexpr int kHalfA = (Cfg::kSwapped ? 8 * 128 : 64 * 128) >> 4;
   int previous = 0;
   for (int k = 0; k < k_blocks; ++k) {
     ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
-    const std::uint64_t a = descriptor<Cfg::kTransposedA>(smem.a(ring.stage) + row0 * 128);
-    const std::uint64_t b = descriptor<Cfg::kTransposedB>(smem.b(ring.stage));
+    const char* rows = Cfg::kSwapped ? smem.b(ring.stage) : smem.a(ring.stage);
+    const char* columns = Cfg::kSwapped ? smem.a(ring.stage) : smem.b(ring.stage);
+    const std::uint64_t a =
+        Cfg::kSwapped ? ptx::descriptor_sw128<2048>(ptx::shared_address(rows + row0 * 128))
+                      : descriptor<Cfg::kTransposedA>(rows + row0 * 128);
+    const std::uint64_t b = descriptor<Cfg::kTransposedB>(columns);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kTileK / 16; ++step) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
         Mma::mma(reinterpret_cast<float(&)[kCols / 2]>(d[half]),
-                 ptx::further(a, half * 512 + kStepA * step), ptx::further(b, kStepB * step),
+                 ptx::further(a, half * kHalfA + kStepA * step), ptx::further(b, kStepB * step),
                  k + step == 0);
       }
     }

@@ -60,6 +60,8 @@ GemmParams params_of(const Call& call, std::int64_t n, std::int64_t k) {
   params.n = static_cast<int>(n);
   params.k = static_cast<int>(k);
   params.weights_static = call.problem.weights_static ? 1 : 0;
+  // Of few tokens each weight is read once, or by all row tiles at the same time.
+  params.weights_leave_first = params.m <= kStreamKMaxTokens ? 1 : 0;
   params.gate = call.problem.gate;
   return params;
 }
@@ -105,17 +107,19 @@ Status gate_up(const Call& call, const Tiling& tiling, const Matrix& h, const Ma
     params.bias1 = call.operands.b_up;
   }
   SLUICE_TRY(encode_input(call.at(Operand::kX), tiling, params.x, params.x_tail));
+  if (!tiling.stream_k || tiling.swapped) {
+    const Box box = out_box(tiling, GemmKind::kGateUp);
+    SLUICE_TRY(encode_boxes(h, box, params.out));
+    if (params.save != 0) {
+      SLUICE_TRY(encode_boxes(g, box, params.g));
+      SLUICE_TRY(encode_boxes(u, box, params.u));
+    }
+  }
   if (tiling.stream_k) {
     StreamKParams streamed = stream_k_params(call, params, h);
     streamed.g = rows_of(g);
     streamed.u = rows_of(u);
     return launch_stream_k(launch_of(call, tiling), GemmKind::kGateUp, streamed);
-  }
-  const Box box = out_box(tiling, GemmKind::kGateUp);
-  SLUICE_TRY(encode_boxes(h, box, params.out));
-  if (params.save != 0) {
-    SLUICE_TRY(encode_boxes(g, box, params.g));
-    SLUICE_TRY(encode_boxes(u, box, params.u));
   }
   return launch_gate_up(launch_of(call, tiling), params);
 }
@@ -175,7 +179,7 @@ Status weight_grad(const Call& call, const Tiling& tiling, const Matrix& left, c
                    const Matrix& out) noexcept {
   GemmParams params = params_of(call, out.spec.cols, call.problem.m);
   params.m = static_cast<int>(out.spec.rows);
-  params.weights_static = 0;  // no operand is a weight
+  params.weights_static = params.weights_leave_first = 0;  // no operand is a weight
   SLUICE_TRY(encode_boxes(left, {kColumnBox, kTileK}, params.x));
   SLUICE_TRY(encode_boxes(right, column_box(tiling), params.w));
   const Layout& layout = out.spec.layout;

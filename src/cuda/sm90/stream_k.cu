@@ -10,28 +10,33 @@ namespace {
 // The compile-time form of a Tiling; what load_weights(), multiply() and the epilogue read is named
 // as in GemmConfig.
 template <GemmKind kGemmKind, class ElementType, int kRowCount, int kN, int kClusterSize,
-          int kStageCount>
+          int kStageCount, bool kIsSwapped = false>
 struct StreamKernel {
   using Element = ElementType;
   static constexpr GemmKind kKind = kGemmKind;
   static constexpr bool kTransposedA = false;
   static constexpr bool kTransposedB = false;
-  static constexpr int kRows = kRowCount;
-  static constexpr int kConsumers = kRows / 64;
+  static constexpr bool kSwapped = kIsSwapped;
+  static constexpr int kRows = kRowCount;  // of x
+  static constexpr int kTileN = kN;
+  static constexpr int kConsumers = kSwapped ? 2 : kRows / 64;
+  static constexpr int kHalves = kSwapped ? 2 : 1;            // times 64 rows of WGMMAs a consumer
+  static constexpr int kColumns = kSwapped ? kRows : kTileN;  // of a WGMMA
+  static constexpr int kSums = kColumns / 2;                  // a thread and half
+  static constexpr int kTurnSums = kSwapped ? kTurnTokens / 2 : 16;
   static constexpr int kThreads = (kConsumers + 1) * 128;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
-  static constexpr int kTileN = kN;
-  static constexpr int kMmaN = kConsumers == 3 && kN > 192 ? 128 : kN;
+  static constexpr int kMmaN = kConsumers == 3 && kN > 192 ? 128 : kColumns;
   static constexpr int kStages = kStageCount;
   static constexpr int kCluster = kClusterSize;
   static constexpr int kABytes = kRows * kTileK * 2;
   static constexpr int kBBytes = kTileN * kTileK * 2;
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kOutCols = kKind == GemmKind::kGateUp ? kTileN / 2 : kTileN;
-  static constexpr int kOutBytes = 0;
-  static constexpr int kSmemBytes = kStages * (kStageBytes + 16);
-  static constexpr int kPiecesAtOnce = kConsumers == 3 ? 1 : 4;  // as registers allow
+  static constexpr int kOutBytes = kSwapped ? kConsumers * 4 * 2 * (2 * kTurnSums * 16 * 2) : 0;
+  static constexpr int kSmemBytes = kStages * (kStageBytes + 16) + kOutBytes;
+  static constexpr int kPiecesAtOnce = kConsumers == 3 || kSwapped ? 1 : 4;  // as registers allow
 };
 
 template <class Cfg>
@@ -57,8 +62,9 @@ Status launch_config(const GemmLaunch& launch, StreamKParams& p) noexcept {
 template <GemmKind kKind, class Element>
 Status launch_typed(const GemmLaunch& launch, StreamKParams& p) noexcept {
   const Tiling& t = launch.tiling;
-  const auto is = [&](int rows, int tile_n, int cluster) {
-    return t.stream_k && t.rows == rows && t.tile_n == tile_n && t.cluster == cluster;
+  const auto is = [&](int rows, int tile_n, int cluster, bool swapped = false) {
+    return t.stream_k && t.rows == rows && t.tile_n == tile_n && t.cluster == cluster &&
+           t.swapped == swapped;
   };
   if constexpr (kKind == GemmKind::kGateUp) {
     if (is(128, 224, 1)) {
@@ -66,6 +72,12 @@ Status launch_typed(const GemmLaunch& launch, StreamKParams& p) noexcept {
     }
     if (is(192, 224, 1)) {
       return launch_config<StreamKernel<kKind, Element, 192, 224, 1, 4>>(launch, p);
+    }
+    if (is(144, 224, 1, true)) {
+      return launch_config<StreamKernel<kKind, Element, 144, 224, 1, 4, true>>(launch, p);
+    }
+    if (is(160, 224, 1, true)) {
+      return launch_config<StreamKernel<kKind, Element, 160, 224, 1, 4, true>>(launch, p);
     }
   } else {
     if (is(64, 128, 1)) {

@@ -4,7 +4,8 @@
 // docs/kernels/gate_up.md.
 //
 // roles, one CTA an SM
-//   warpgroups 0 ..  consumers, of 64 rows of x each: WGMMA, fix-up, stores from registers
+//   warpgroups 0 ..  consumers: WGMMA, fix-up, stores from registers; of 64 rows of x each, or,
+//                    swapped, of 128 weight rows and all of x's rows as columns
 //   last warpgroup   producer: one thread issues every TMA load
 // shared memory
 //   stages x { A: rows x 64, B: N x 64 } elements, 128-byte swizzle | mbarriers
@@ -31,19 +32,23 @@ template <class Cfg>
 concept StreamKConfig = requires {
   requires Cfg::kTileN % 32 == 0 && Cfg::kTileN <= 256;
   requires Cfg::kCluster == 1 || Cfg::kCluster == 2;
-  requires Cfg::kConsumers * 64 == Cfg::kRows;
+  requires Cfg::kSwapped || Cfg::kConsumers * 64 == Cfg::kRows;
+  requires !Cfg::kSwapped || (Cfg::kKind == GemmKind::kGateUp && Cfg::kCluster == 1);
+  requires Cfg::kSums % Cfg::kTurnSums == 0;
   requires Cfg::kSmemBytes <= 227 * 1024;
 };
 
-// The epilogue goes by turns of 32 weight rows, all by one body: a CTA comes to it once or twice a
-// launch, and instructions that other kernels have pushed out of the caches cost more than moving
-// the sums to the front (docs/kernels/gate_up.md). A turn as a tile of its own:
+// The epilogue goes by turns of 32 weight rows, or of kTurnSums * 2 tokens, all by one body: a CTA
+// comes to it once or twice a launch, and instructions that other kernels have pushed out of the
+// caches cost more than moving the sums to the front (docs/kernels/gate_up.md).
+template <class Cfg>
+inline constexpr int kTurns = Cfg::kSums / Cfg::kTurnSums;
+
+// A turn of weight rows as a tile of its own.
 template <class Cfg>
 struct Turn : Cfg {
-  static constexpr int kTurns = Cfg::kTileN / 32;
-  static constexpr int kSums = 32 / 2;  // a thread
-  static constexpr int kTileN = 32;
-  static constexpr int kOutCols = Cfg::kOutCols / kTurns;
+  static constexpr int kTileN = 2 * Cfg::kTurnSums;
+  static constexpr int kOutCols = Cfg::kOutCols / kTurns<Cfg>;
 };
 
 // A position in the line of units.
@@ -83,10 +88,11 @@ __device__ __forceinline__ void load_rows(const StreamKParams& p, const Smem<Cfg
 
 template <class Cfg>
 __device__ __forceinline__ void load_columns(const StreamKParams& p, const Smem<Cfg>& smem,
-                                             int stage, const UnitCursor& at, int rank) {
+                                             int stage, const UnitCursor& at, int rank,
+                                             std::uint64_t policy) {
   const int bytes = Cfg::kBBytes + input_tile<Cfg>(p, at.tile, rank).stage_bytes();
   ptx::mbarrier_arrive_expect_bytes(smem.full(stage), bytes);
-  load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.tile, rank);
+  load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.tile, rank, policy);
 }
 
 // The ring is filled with weights before the wait for x, where no one writes them.
@@ -95,10 +101,11 @@ __device__ __forceinline__ void produce_stream(const StreamKParams& p, const Sme
                                                int worker, int rank) {
   const int begin = p.schedule.begin(worker);
   const int units = p.schedule.begin(worker + 1) - begin;
+  const std::uint64_t policy = weights_policy(p.gemm);
   const int early = p.gemm.weights_static != 0 ? min(Cfg::kStages, units) : 0;
   const UnitCursor first(p, begin);
   UnitCursor at = first;
-  for (int i = 0; i < early; ++i, at.advance(p)) load_columns<Cfg>(p, smem, i, at, rank);
+  for (int i = 0; i < early; ++i, at.advance(p)) load_columns<Cfg>(p, smem, i, at, rank, policy);
   ptx::wait_for_prerequisites();
   at = first;
   for (int i = 0; i < early; ++i, at.advance(p)) load_rows<Cfg>(p, smem, i, at, rank);
@@ -107,7 +114,7 @@ __device__ __forceinline__ void produce_stream(const StreamKParams& p, const Sme
   for (int i = 0; i < early; ++i) ring.advance();
   for (int i = early; i < units; ++i, at.advance(p)) {
     ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
-    load_columns<Cfg>(p, smem, ring.stage, at, rank);
+    load_columns<Cfg>(p, smem, ring.stage, at, rank, policy);
     load_rows<Cfg>(p, smem, ring.stage, at, rank);
     ring.advance();
   }
@@ -121,12 +128,16 @@ struct Pieces {
   int tile;
 };
 
-// Where a worker leaves 64 rows of its sums, `block` of a tile's: this thread's first four floats,
-// the next ones 128 vectors on.
+// A thread's sums of a tile: those of the WGMMAs of its kHalves times 64 rows.
+template <class Cfg>
+using Sums = float[Cfg::kHalves][Cfg::kSums];
+
+// Where a worker leaves the sums of one consumer, `block` of a tile's: this thread's first four
+// floats, the next ones 128 vectors on.
 template <class Cfg>
 __device__ __forceinline__ float4* piece(const StreamKParams& p, int tile, int worker, int block,
                                          int rank) {
-  constexpr int kVectors = Cfg::kTileN / 8;  // of a thread and 64 rows
+  constexpr int kVectors = Cfg::kHalves * Cfg::kSums / 4;  // of a thread
   const long long slot = p.schedule.slot(worker, tile) * Cfg::kCluster + rank;
   return reinterpret_cast<float4*>(p.partials) +
          (slot * Cfg::kConsumers + block) * (kVectors * 128) + threadIdx.x % 128;
@@ -136,7 +147,7 @@ __device__ __forceinline__ float4* piece(const StreamKParams& p, int tile, int w
 // the last one and finishes the tile; what the others left is then there to read.
 template <class Cfg>
 __device__ __forceinline__ bool leave_piece(const StreamKParams& p, const Pieces& pieces, int block,
-                                            int rank, const float (&d)[Cfg::kTileN / 2]) {
+                                            int rank, const Sums<Cfg>& d) {
   const int lane = threadIdx.x % 32;
   // A byte a warp; the word belongs to the worker that holds the tile's first piece, since no two
   // tiles can share that one.
@@ -152,8 +163,13 @@ __device__ __forceinline__ bool leave_piece(const StreamKParams& p, const Pieces
   if (count != others) {
     float4* to = piece<Cfg>(p, pieces.tile, pieces.worker, block, rank);
 #pragma unroll
-    for (int i = 0; i < Cfg::kTileN / 8; ++i) {
-      __stcg(to + i * 128, make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
+    for (int half = 0; half < Cfg::kHalves; ++half) {
+      const float* sums = d[half];
+#pragma unroll
+      for (int i = 0; i < Cfg::kSums; i += 4) {
+        __stcg(to, make_float4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
+        to += 128;
+      }
     }
     __syncwarp();
     if (lane == 0) before = tile::add_release(&word, 1U << shift);
@@ -169,22 +185,23 @@ __device__ __forceinline__ bool leave_piece(const StreamKParams& p, const Pieces
   return true;
 }
 
-// Adds up all pieces of one turn in the order of k; `sums` are this worker's before, the tile's
-// after. Loads of several pieces are under way at once: one after the other they would take a trip
-// to L2 each.
+// Adds up all pieces of one turn of one half in the order of k; `sums` are this worker's before,
+// the tile's after. Loads of several pieces are under way at once: one after the other they would
+// take a trip to L2 each.
 template <class Cfg>
 __device__ __forceinline__ void add_pieces(const StreamKParams& p, const Pieces& pieces, int block,
-                                           int rank, int turn, float (&sums)[Turn<Cfg>::kSums]) {
-  constexpr int kVectors = Turn<Cfg>::kSums / 4;
+                                           int rank, int half, int turn,
+                                           float (&sums)[Cfg::kTurnSums]) {
+  constexpr int kVectors = Cfg::kTurnSums / 4;
   constexpr int kAtOnce = Cfg::kPiecesAtOnce;
-  float total[Turn<Cfg>::kSums] = {};
+  const int first_vector = half * (Cfg::kSums / 4) + turn * kVectors;
+  float total[Cfg::kTurnSums] = {};
   for (int from = pieces.first; from <= pieces.last; from += kAtOnce) {
     float4 loaded[kAtOnce][kVectors];
 #pragma unroll
     for (int w = 0; w < kAtOnce; ++w) {
       if (from + w > pieces.last || from + w == pieces.worker) continue;
-      const float4* source =
-          piece<Cfg>(p, pieces.tile, from + w, block, rank) + turn * (kVectors * 128);
+      const float4* source = piece<Cfg>(p, pieces.tile, from + w, block, rank) + first_vector * 128;
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) loaded[w][i] = __ldcg(source + i * 128);
     }
@@ -202,7 +219,7 @@ __device__ __forceinline__ void add_pieces(const StreamKParams& p, const Pieces&
     }
   }
 #pragma unroll
-  for (int i = 0; i < Turn<Cfg>::kSums; ++i) sums[i] = total[i];
+  for (int i = 0; i < Cfg::kTurnSums; ++i) sums[i] = total[i];
 }
 
 // Writes a warp's 16 rows of the output from row `row0`; values as for store_rows().
@@ -249,49 +266,179 @@ __device__ __forceinline__ void finish_turn(const StreamKParams& p, Tile tile, i
   }
 }
 
-// A warp's 16 rows of a tile, a whole one or the last piece of a cut one, from row `row0`.
+// Swapped, a warp's output leaves by TMA, a turn of tokens by 16 columns a box, from two boxes of
+// shared memory by turns.
 template <class Cfg>
-__device__ __forceinline__ void finish_rows(const StreamKParams& p, const Pieces& pieces, Tile tile,
-                                            int block, int rank, int row0,
-                                            float (&d)[Cfg::kTileN / 2]) {
-  using Columns = Turn<Cfg>;
-#pragma unroll 1
-  for (int turn = 0; turn < Columns::kTurns; ++turn) {
-    float sums[Columns::kSums];
+struct TurnBoxes {
+  static constexpr int kTokens = 2 * Cfg::kTurnSums;
+  static constexpr int kBytes = kTokens * 16 * 2;
+  char* boxes;
+  int sent = 0;
+
+  // values(c, i) gives the pair of tokens 8 c + 2 (lane % 4) of the turn, of column 8 i + lane / 4.
+  template <class Values>
+  __device__ __forceinline__ void send(const CUtensorMap& map, int token0, int col0,
+                                       const Values& values) {
+    using Element = typename Cfg::Element;
+    const int lane = threadIdx.x % 32;
+    char* box = boxes + sent++ % 2 * kBytes;
+    if (lane == 0) ptx::bulk_wait_read_but_one();
+    __syncwarp();
+    // Rows of 32 bytes, swizzled as out_offset() says. Matrices 0, 1 are columns 0 to 7, 8 to 15 of
+    // 8 tokens; 2, 3 of the next 8.
+    const int row = lane / 16 * 8 + lane % 8;
+    char* line = box + row * 32 + ((lane / 8 ^ row / 4) % 2) * 16;
 #pragma unroll
-    for (int i = 0; i < Columns::kSums; ++i) sums[i] = d[i];
-    if (pieces.first != pieces.last) add_pieces<Cfg>(p, pieces, block, rank, turn, sums);
-    finish_turn<Columns>(p, {tile.m, tile.n * Columns::kTurns + turn}, row0, sums);
+    for (int c = 0; c < kTokens / 8; c += 2) {
+      ptx::stmatrix_x4_transposed(line + c * 8 * 32, pack<Element>(values(c, 0)),
+                                  pack<Element>(values(c, 1)), pack<Element>(values(c + 1, 0)),
+                                  pack<Element>(values(c + 1, 1)));
+    }
+    ptx::fence_shared_for_async();
+    __syncwarp();
+    if (lane == 0) {
+      ptx::tensor_store_2d(map, box, col0, token0);
+      ptx::bulk_commit();
+    }
+  }
+};
+
+// As finish_turn(), swapped: one turn of tokens of a warp's 16 columns from `col0`. The halves are
+// gate and up, as the paired view has them.
+template <class Cfg>
+__device__ __forceinline__ void finish_tokens(const StreamKParams& p, TurnBoxes<Cfg>& boxes,
+                                              int token0, int col0, float (&d)[2][Cfg::kTurnSums]) {
+  using Element = typename Cfg::Element;
+  const GemmParams& gemm = p.gemm;
+  const bool up_first = gemm.up_first != 0;
+  if (gemm.bias0 != nullptr) {
 #pragma unroll
-    for (int i = 0; i < Cfg::kTileN / 2 - Columns::kSums; ++i) d[i] = d[i + Columns::kSums];
+    for (int i = 0; i < 2; ++i) {
+      const int col = col0 + 8 * i + static_cast<int>(threadIdx.x) % 32 / 4;
+      const bool in = col < gemm.n;
+      const Element zero = static_cast<Element>(0.0F);
+      const float gate =
+          static_cast<float>(in ? static_cast<const Element*>(gemm.bias0)[col] : zero);
+      const float up = static_cast<float>(in ? static_cast<const Element*>(gemm.bias1)[col] : zero);
+#pragma unroll
+      for (int c = 0; c < Cfg::kTurnSums; c += 4) {
+#pragma unroll
+        for (int x = 2 * i; x < 2 * i + 2; ++x) {
+          d[0][c + x] += up_first ? up : gate;
+          d[1][c + x] += up_first ? gate : up;
+        }
+      }
+    }
+  }
+  const auto half = [&](bool up, int c, int i) -> Pair {
+    const int at = 4 * c + 2 * i;
+    const bool second = up != up_first;
+    return {second ? d[1][at] : d[0][at], second ? d[1][at + 1] : d[0][at + 1]};
+  };
+  tile::with_epilogue_gate(gemm.gate, [&](const Gate& gate) {
+    boxes.send(gemm.out, token0, col0, [&](int c, int i) -> Pair {
+      const Pair g = half(false, c, i);
+      const Pair u = half(true, c, i);
+      return {math::gate_mul(gate, g.lo, u.lo), math::gate_mul(gate, g.hi, u.hi)};
+    });
+  });
+  if (gemm.save == 0) return;
+  boxes.send(gemm.g, token0, col0, [&](int c, int i) { return half(false, c, i); });
+  boxes.send(gemm.u, token0, col0, [&](int c, int i) { return half(true, c, i); });
+}
+
+// What of a tile a warp finishes: 16 rows of x, or swapped 16 columns of h, and whether there is
+// any of it, which is the same in every piece.
+template <class Cfg>
+struct WarpPart {
+  int first;
+  bool any;
+
+  __device__ __forceinline__ WarpPart(const StreamKParams& p, Tile tile, int consumer, int rank) {
+    const int in_tile = consumer * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16;
+    if constexpr (Cfg::kSwapped) {
+      first = tile.n * Cfg::kOutCols + in_tile;
+      any = in_tile < Cfg::kOutCols && first < p.gemm.n;
+    } else {
+      first = stream_k_row<Cfg>(tile, rank) + in_tile;
+      any = first < p.gemm.m;
+    }
+  }
+};
+
+// The sums of one turn. Registers have no index: swapped, each turn has moves of its own; else the
+// sums go on by one turn, whose registers ptxas allots without spilling.
+template <class Cfg, int kTurn = 0>
+__device__ __forceinline__ void take_turn(int turn, Sums<Cfg>& d,
+                                          float (&sums)[Cfg::kHalves][Cfg::kTurnSums]) {
+  if (Cfg::kSwapped && turn != kTurn) {
+    if constexpr (kTurn + 1 < kTurns<Cfg>) take_turn<Cfg, kTurn + 1>(turn, d, sums);
+    return;
+  }
+#pragma unroll
+  for (int half = 0; half < Cfg::kHalves; ++half) {
+#pragma unroll
+    for (int i = 0; i < Cfg::kTurnSums; ++i) sums[half][i] = d[half][kTurn * Cfg::kTurnSums + i];
+  }
+  if constexpr (!Cfg::kSwapped) {
+#pragma unroll
+    for (int i = 0; i < Cfg::kSums - Cfg::kTurnSums; ++i) d[0][i] = d[0][i + Cfg::kTurnSums];
   }
 }
 
-// The segments of a worker's share, one a tile: 64 rows of each are this consumer's.
+// A warp's part of a tile, a whole one or the last piece of a cut one.
+template <class Cfg>
+__device__ __forceinline__ void finish_part(const StreamKParams& p, const Pieces& pieces, Tile tile,
+                                            int block, int rank, int first, TurnBoxes<Cfg>& boxes,
+                                            Sums<Cfg>& d) {
+#pragma unroll 1
+  for (int turn = 0; turn < kTurns<Cfg>; ++turn) {
+    const int token0 = turn * kTurnTokens;
+    if (Cfg::kSwapped && token0 >= p.gemm.m) return;
+    float sums[Cfg::kHalves][Cfg::kTurnSums];
+    take_turn<Cfg>(turn, d, sums);
+    if (pieces.first != pieces.last) {
+#pragma unroll
+      for (int half = 0; half < Cfg::kHalves; ++half) {
+        add_pieces<Cfg>(p, pieces, block, rank, half, turn, sums[half]);
+      }
+    }
+    if constexpr (Cfg::kSwapped) {
+      finish_tokens<Cfg>(p, boxes, token0, first, sums);
+    } else {
+      finish_turn<Turn<Cfg>>(p, {tile.m, tile.n * kTurns<Cfg> + turn}, first, sums[0]);
+    }
+  }
+}
+
+// The segments of a worker's share, one a tile: a part of each is this consumer's, 64 rows of x or
+// swapped 64 columns of h.
 template <class Cfg>
 __device__ __forceinline__ void consume_stream(const StreamKParams& p, const Smem<Cfg>& smem,
                                                int consumer, int worker, int rank) {
   const StreamK& s = p.schedule;
   const int end = s.begin(worker + 1);
-  const int warp_row = static_cast<int>(threadIdx.x) % 128 / 32 * 16;
   RingCursor<Cfg> ring;
+  TurnBoxes<Cfg> boxes{smem.out() + threadIdx.x / 32 * 2 * TurnBoxes<Cfg>::kBytes};
   for (int unit = s.begin(worker); unit < end;) {
     const UnitCursor at(p, unit);
     const int units = min(end - unit, s.k_units - at.k);
     unit += units;
-    float d[1][Cfg::kTileN / 2];
-    multiply<Cfg, Cfg::kTileN>(smem, ring, units, consumer * 64, d, [] {});
-    ptx::wgmma_fence_accumulators(d[0]);
-    const int row0 = stream_k_row<Cfg>(at.tile, rank) + consumer * 64 + warp_row;
-    if (row0 >= p.gemm.m) continue;  // the same in every piece of the tile
+    Sums<Cfg> d;
+    multiply<Cfg, 2 * Cfg::kSums>(smem, ring, units, consumer * Cfg::kHalves * 64, d, [] {});
+#pragma unroll
+    for (int half = 0; half < Cfg::kHalves; ++half) ptx::wgmma_fence_accumulators(d[half]);
+    const WarpPart<Cfg> part(p, at.tile, consumer, rank);
+    if (!part.any) continue;
     Pieces pieces{worker, worker, worker, at.index};
     if (units < s.k_units) {
       pieces.first = s.first_holder(at.index);
       pieces.last = s.last_holder(at.index);
-      if (!leave_piece<Cfg>(p, pieces, consumer, rank, d[0])) continue;
+      if (!leave_piece<Cfg>(p, pieces, consumer, rank, d)) continue;
     }
-    finish_rows<Cfg>(p, pieces, at.tile, consumer, rank, row0, d[0]);
+    finish_part<Cfg>(p, pieces, at.tile, consumer, rank, part.first, boxes, d);
   }
+  if (Cfg::kSwapped && threadIdx.x % 32 == 0) ptx::bulk_wait_read();
 }
 
 template <class Cfg>
