@@ -28,13 +28,6 @@ __device__ __forceinline__ std::uint64_t evict_first_policy() {
   return policy;
 }
 
-/// The policy of what names none.
-__device__ __forceinline__ std::uint64_t evict_normal_policy() {
-  std::uint64_t policy = 0;
-  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 /// bulk_copy() under a cache policy.
 __device__ __forceinline__ void bulk_copy(void* destination, const void* source,
                                           std::uint32_t bytes, std::uint64_t& barrier,

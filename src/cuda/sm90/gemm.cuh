@@ -47,7 +47,6 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
   const int clusters = static_cast<int>(gridDim.x) / Cfg::kCluster;
   const int in_full_turns = p.order.tiles / clusters * clusters;
   Step step(p.step_word);
-  const std::uint64_t policy = weights_policy(p);
   bool waited = false;
   if (p.weights_static == 0) {
     ptx::wait_for_prerequisites();
@@ -75,7 +74,7 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
       ptx::mbarrier_arrive_expect_bytes(full, stage_bytes);
       const bool second = Cfg::kProducts == 2 && k >= k_blocks / 2;
       const int k0 = (second ? k - k_blocks / 2 : k) * kTileK;
-      load_weights<Cfg>(p, second ? p.w2 : p.w, smem, ring.stage, k0, tile, rank, policy);
+      load_weights<Cfg>(p, second ? p.w2 : p.w, smem, ring.stage, k0, tile, rank);
       if (!waited) {  // x comes from the kernel before this one; static weights do not
         ptx::wait_for_prerequisites();
         waited = true;

@@ -60,11 +60,10 @@ struct GemmParams {
   int n;  // output columns: H for gate_up and gate_up_grad, D for down
   int k;
   int weights_static;
-  int weights_leave_first;  // L2, where what is written stays then
-  int up_first;             // the paired view starts with up
-  int save;                 // gate_up: g and u are stored
-  int writes_h;             // gate_up_grad: h is stored
-  int step_word;            // by which CTAs keep in step; below 0: they need not
+  int up_first;   // the paired view starts with up
+  int save;       // gate_up: g and u are stored
+  int writes_h;   // gate_up_grad: h is stored
+  int step_word;  // by which CTAs keep in step; below 0: they need not
   Gate gate;
   const void* bias0;     // gate's or down's; null for none
   const void* bias1;     // up's

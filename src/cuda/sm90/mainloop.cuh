@@ -88,16 +88,12 @@ __device__ __forceinline__ std::uint64_t descriptor(const char* tile) {
   return ptx::descriptor_sw128(address);
 }
 
-// The place of weights in L2.
-__device__ __forceinline__ std::uint64_t weights_policy(const GemmParams& p) {
-  return p.weights_leave_first != 0 ? ptx::evict_first_policy() : ptx::evict_normal_policy();
-}
-
-// This CTA's share of one stage of B, sent to every CTA of the cluster.
-template <class Cfg>
+// This CTA's share of one stage of B, sent to every CTA of the cluster, under a cache policy if one
+// is given.
+template <class Cfg, class... Policy>
 __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensorMap& map,
                                              const Smem<Cfg>& smem, int stage, int k, Tile tile,
-                                             int rank, std::uint64_t policy) {
+                                             int rank, Policy... policy) {
   constexpr std::uint16_t kAll = (1 << Cfg::kCluster) - 1;
   constexpr int kRows = Cfg::kTileN / Cfg::kCluster;
   char* to = smem.b(stage) + rank * kRows * kTileK * 2;
@@ -111,11 +107,11 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
     for (int box = 0; box < Cfg::kTileN / kColumnBox; ++box) {
       if (tile.narrow && box > 0) break;
       const std::int32_t at[5] = {first_col<Cfg>(tile) + box * kColumnBox, k + rank * kDepth};
-      ptx::tensor_copy<kAll, 2>(rows + box * kBoxBytes, map, at, full, policy);
+      ptx::tensor_copy<kAll, 2>(rows + box * kBoxBytes, map, at, full, policy...);
     }
   } else if (Cfg::kKind == GemmKind::kDown || p.pair.rank == 2) {
     const std::int32_t at[5] = {k, first_row};
-    ptx::tensor_copy<kAll, 2>(to, map, at, full, policy);
+    ptx::tensor_copy<kAll, 2>(to, map, at, full, policy...);
   } else {
     const PairWalk& walk = p.pair;
     for (int i = 0; i < kRows / 16; i += walk.groups_a_copy) {  // 8 gate and 8 up rows a group
@@ -123,14 +119,14 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
       char* part = to + i * 16 * kTileK * 2;
       if (walk.rank == 4) {
         const std::int32_t at[5] = {k, 0, 0, group};
-        ptx::tensor_copy<kAll, 4>(part, map, at, full, policy);
+        ptx::tensor_copy<kAll, 4>(part, map, at, full, policy...);
       } else if (walk.groups_a_block == 0) {
         const std::int32_t at[5] = {k, 0, 0, 0, group};
-        ptx::tensor_copy<kAll, 5>(part, map, at, full, policy);
+        ptx::tensor_copy<kAll, 5>(part, map, at, full, policy...);
       } else {
         const std::int32_t at[5] = {k, 0, 0, group % walk.groups_a_block,
                                     group / walk.groups_a_block};
-        ptx::tensor_copy<kAll, 5>(part, map, at, full, policy);
+        ptx::tensor_copy<kAll, 5>(part, map, at, full, policy...);
       }
     }
   }

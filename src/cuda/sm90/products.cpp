@@ -60,8 +60,6 @@ GemmParams params_of(const Call& call, std::int64_t n, std::int64_t k) {
   params.n = static_cast<int>(n);
   params.k = static_cast<int>(k);
   params.weights_static = call.problem.weights_static ? 1 : 0;
-  // Of few tokens each weight is read once, or by all row tiles at the same time.
-  params.weights_leave_first = params.m <= kStreamKMaxTokens ? 1 : 0;
   params.gate = call.problem.gate;
   return params;
 }
@@ -179,7 +177,7 @@ Status weight_grad(const Call& call, const Tiling& tiling, const Matrix& left, c
                    const Matrix& out) noexcept {
   GemmParams params = params_of(call, out.spec.cols, call.problem.m);
   params.m = static_cast<int>(out.spec.rows);
-  params.weights_static = params.weights_leave_first = 0;  // no operand is a weight
+  params.weights_static = 0;  // no operand is a weight
   SLUICE_TRY(encode_boxes(left, {kColumnBox, kTileK}, params.x));
   SLUICE_TRY(encode_boxes(right, column_box(tiling), params.w));
   const Layout& layout = out.spec.layout;
