@@ -112,9 +112,10 @@ TEST_F(GpuStreamK, LayoutsAndFlags) {
     ASSERT_NO_FATAL_FAILURE(verify_all("33x520x400:gate_up:bias" + gate));
     ASSERT_NO_FATAL_FAILURE(verify_all("90x264x528:mlp:bias:bias_down:residual:pad=8" + gate));
   }
-  for (const std::string layout : {"", ":concat+up_first"}) {
-    ASSERT_NO_FATAL_FAILURE(verify_all("33x520x392:gate_up:bias:save" + layout));
-    ASSERT_NO_FATAL_FAILURE(verify_all("137x520x1032:gate_up:bias:save:pad=8" + layout));
+  for (const char* text :
+       {"33x520x392:gate_up:bias:save", "33x520x392:gate_up:bias:save:concat+up_first",
+        "137x520x1032:gate_up:bias:save:pad=8", "137x520x1032:gate_up:bias:save:concat+up_first"}) {
+    ASSERT_NO_FATAL_FAILURE(verify_all(text));
   }
   ASSERT_NO_FATAL_FAILURE(verify_all("70x264x1544:down:residual:in_place"));
   ASSERT_NO_FATAL_FAILURE(verify_all("33x24x1032:mlp:fill=special"));
