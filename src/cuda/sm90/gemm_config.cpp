@@ -218,7 +218,7 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   const double reads = 1.1 * std::min(tiles_a_column, std::ceil(share)) - 0.1;
   // Three consumers of 224 columns have no registers to spare for the fix-up: 125 us for the
   // gate_up of 3584 x 18944 and 192 tokens, whose tiles are cut. Swapped, its pieces of all tokens
-  // are larger than the tokens ask for: 92 to 98 us there for 136.
+  // are larger than the tokens ask for: 92 to 99 us there for 136.
   const double fix_up = t.swapped || (three && t.tile_n == 224) ? 3.0 : 1.0;
   const double unit = std::max(multiply, stage) * small_copies(shape, t);
   return std::max(share * unit, reads * memory) * column_us + kStreamKUs +
