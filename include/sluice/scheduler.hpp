@@ -24,7 +24,7 @@ enum class TuneState : std::uint8_t {
   kMeasured = 0,      ///< timed, and entered in the table
   kKnown = 1,         ///< the table had an entry of this device and build already
   kOneCandidate = 2,  ///< one variant takes it, with one config: nothing to choose
-  kNoTime = 3,        ///< TuneOptions::max_seconds were over; the nearest entry will serve it
+  kNoTime = 3,        ///< TuneOptions::max_seconds were over; the nearest entry may serve it
 };
 
 /// One candidate as it was timed, in microseconds a run.
@@ -72,9 +72,10 @@ struct LoadReport {
 ///
 /// find() answers with the entry of this very problem (kTuneTable), the entry of a table shipped
 /// with Sluice (kShippedTable), the nearest entry of either (kNearestEntry: the same operator,
-/// types and row layout, M within a factor of two, D and H within 1.25), or nothing, and plan()
-/// then takes the heuristic's. Whatever it answers, plan() checks that the variant takes the
-/// problem and offers the config, and passes it over where not.
+/// types and row layout, M within a factor of two and, of 65 to 384 tokens on a GPU, in as many
+/// tiles of 32, D and H within 1.25), or nothing, and plan() then takes the heuristic's. Whatever
+/// it answers, plan() checks that the variant takes the problem and offers the config, and passes
+/// it over where not.
 ///
 /// Deterministic: the same entries and problem give the same answer. find() allocates nothing,
 /// makes no device call and takes less than two microseconds. Thread-safe: tune(), load(), save()

@@ -290,7 +290,7 @@ typedef struct sluice_tune_report {
   int64_t measured;       ///< timed, and entered in the table
   int64_t known;          ///< had an entry already
   int64_t one_candidate;  ///< nothing to choose
-  int64_t no_time;        ///< max_seconds were over; the nearest entry will serve
+  int64_t no_time;        ///< max_seconds were over; the nearest entry may serve
 } sluice_tune_report;
 
 /// What was taken from a file. What was not is never used.

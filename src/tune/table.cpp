@@ -21,8 +21,12 @@ int differences(const ProblemKey& a, const ProblemKey& b) {
          (same_width && a.layout != b.layout ? 1 : 0);  // strides follow the widths
 }
 
-// m is 1 or more.
-std::int64_t tiles_of(std::int64_t m) { return (m - 1) / kTokensATile; }
+// Of problems that differ in m alone, those with the same are served by the same tiles. A GPU's
+// keys have no threads.
+std::int64_t tiles_of(const ProblemKey& key) {
+  if (key.threads > 0 || key.m < kFirstTileTokens) return 0;
+  return (std::min(key.m, kLastTileTokens + 1) + kTokensATile - 1) / kTokensATile;
+}
 
 }  // namespace
 
@@ -80,7 +84,7 @@ const Entry* Table::nearest(const ProblemKey& key) const noexcept {
       const double distance = aside + std::fabs(*at - m);
       if (best != nullptr && distance >= best_distance) continue;
       const Entry& entry = entries_[static_cast<std::size_t>(at - log2_m_.begin())];
-      if (tiles_of(entry.key.m) != tiles_of(key.m)) continue;
+      if (tiles_of(entry.key) != tiles_of(key)) continue;
       best = &entry;
       best_distance = distance;
     }

@@ -21,11 +21,14 @@ struct Entry {
   std::int64_t untuned_ns = 0;  ///< of what plan() takes without a table
 };
 
-/// How far a nearest entry may lie: within a factor of two in M and in as many tiles of 64 tokens,
-/// of 1.25 in D and in H. By the choice of 128 tokens gate_up of 136 takes 1.3 times as long as by
-/// the heuristic's: its tile of 128 rows is two there (8B on an H200).
+/// How far a nearest entry may lie: within a factor of two in M, of 1.25 in D and in H; of a GPU's
+/// problems of 65 to 384 tokens also in as many tiles of 32 tokens, since one tile more is another
+/// kernel there: by the choice of 128 tokens gate_up of 136 takes 1.3 times as long as by the
+/// heuristic's (8B on an H200).
 inline constexpr double kMaxTokenSteps = 1.0;  // log2(2)
-inline constexpr std::int64_t kTokensATile = 64;
+inline constexpr std::int64_t kTokensATile = 32;
+inline constexpr std::int64_t kFirstTileTokens = 65;
+inline constexpr std::int64_t kLastTileTokens = 384;
 inline constexpr double kMaxWidthSteps = 0.3219280949;  // log2(1.25)
 
 /// Entries sorted by key. Look-ups allocate nothing.

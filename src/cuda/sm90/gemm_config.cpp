@@ -122,7 +122,7 @@ constexpr double kDownWavePs = 21.5;
 // Three consumers take this much longer on the tensor cores than two do for as many rows; two with
 // the weights' rows as theirs, which have a longer epilogue too.
 constexpr double kThreeConsumers = 1.12;
-constexpr double kSwapped = 1.1;
+constexpr double kSwappedTensor = 1.1;
 // Microseconds of a launch in waves, of one under stream-K, and of each partial sum of a cut tile,
 // of pairs of CTAs twice.
 constexpr double kWaveUs = 4.0;
@@ -204,7 +204,9 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   const auto rows = static_cast<double>(std::min<std::int64_t>(shape.m, t.rows));
   const StreamK s = stream_k_schedule(shape, t);
   const bool three = !t.swapped && t.rows == 192;
-  const double multiply = t.swapped ? kSwapped * tensor : three ? kThreeConsumers * tensor : tensor;
+  const double multiply = t.swapped ? kSwappedTensor * tensor
+                          : three   ? kThreeConsumers * tensor
+                                    : tensor;
   const bool in_step = s.workers % tiles == 0 || tiles % s.workers == 0;
   const double apart = long_k(shape) ? kLongOutOfStepPs : kOutOfStepPs;
   const double stage =
@@ -257,7 +259,7 @@ bool keeps_step(const GemmShape& shape, const Tiling& t) noexcept {
 }
 
 StreamK stream_k_schedule(const GemmShape& shape, const Tiling& t) noexcept {
-  // A worker has a ticket for each 64 rows.
+  // A worker has a ticket for each consumer.
   const int tickets = WorkspaceHeader::kTickets / ((t.swapped ? 2 : t.rows / 64) * t.cluster);
   return make_stream_k(static_cast<int>(tiles_of(shape, t)),
                        static_cast<int>(ceil_div(shape.k, kTileK)),

@@ -5,13 +5,15 @@
 //
 // roles, one CTA an SM
 //   warpgroups 0 ..  consumers: WGMMA, fix-up, stores from registers; of 64 rows of x each, or,
-//                    swapped, of 128 weight rows and all of x's rows as columns
+//                    swapped, of 128 weight rows and all of x's rows as columns, stored by TMA
 //   last warpgroup   producer: one thread issues every TMA load
 // shared memory
 //   stages x { A: rows x 64, B: N x 64 } elements, 128-byte swizzle | mbarriers
 //   Of a row tile that ends behind x a copy brings x's rows alone. The rows behind them hold what
 //   was there, NaNs included: row i of a product depends on row i of A alone, and those rows are
 //   neither stored nor left as partial sums.
+//   swapped: stages x { B, A } | 8 warps x 2 boxes of 16 tokens x 16 columns | mbarriers
+//   Tokens behind x are columns of a product, of which the same holds: TMA clips them.
 // mbarriers, per stage, as in gemm.cuh
 //   full[s]   1 arrival (the producer's expect_tx) and the stage's bytes; consumers wait
 //   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
@@ -34,6 +36,8 @@ concept StreamKConfig = requires {
   requires Cfg::kCluster == 1 || Cfg::kCluster == 2;
   requires Cfg::kSwapped || Cfg::kConsumers * 64 == Cfg::kRows;
   requires !Cfg::kSwapped || (Cfg::kKind == GemmKind::kGateUp && Cfg::kCluster == 1);
+  // Rows of a WGMMA behind the tile's weights lie in the same stage's x.
+  requires !Cfg::kSwapped || (Cfg::kConsumers * 128 - Cfg::kTileN) * kTileK * 2 <= Cfg::kABytes;
   requires Cfg::kSums % Cfg::kTurnSums == 0;
   requires Cfg::kSmemBytes <= 227 * 1024;
 };
@@ -101,7 +105,7 @@ __device__ __forceinline__ void produce_stream(const StreamKParams& p, const Sme
                                                int worker, int rank) {
   const int begin = p.schedule.begin(worker);
   const int units = p.schedule.begin(worker + 1) - begin;
-  // Of few tokens weights are read once, or by all row tiles at the same time: what is written
+  // As a rule weights are read once, or by all row tiles at the same time: what is written
   // stays in L2 instead. NOTE: a policy of evict_normal is not the same as none. By it products of
   // 1024 and 4096 tokens, in waves, took 11 and 20 % longer (docs/kernels/log/gate_up.md).
   const std::uint64_t policy = ptx::evict_first_policy();
@@ -441,6 +445,8 @@ __device__ __forceinline__ void consume_stream(const StreamKParams& p, const Sme
     }
     finish_part<Cfg>(p, pieces, at.tile, consumer, rank, part.first, boxes, d);
   }
+  // Shared memory must outlive its readers; that stores are seen is the next launch's
+  // wait_for_prerequisites(), as of every other store.
   if (Cfg::kSwapped && threadIdx.x % 32 == 0) ptx::bulk_wait_read();
 }
 

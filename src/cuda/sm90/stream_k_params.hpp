@@ -14,12 +14,12 @@ struct OutputRows {
 };
 
 struct StreamKParams {
-  GemmParams gemm;          // x with boxes of the tiling's rows; its output maps are not used
-  StreamK schedule;         // set by the launch
-  OutputRows out;           // h or y
-  OutputRows g;             // gate_up, if gemm.save
-  OutputRows u;             // as g
-  float* partials;          // stream_k_partial_bytes()
+  GemmParams gemm;   // x with boxes of the tiling's rows; its output maps are used if swapped
+  StreamK schedule;  // set by the launch
+  OutputRows out;    // h or y
+  OutputRows g;      // gate_up, if gemm.save
+  OutputRows u;      // as g
+  float* partials;   // stream_k_partial_bytes()
   WorkspaceHeader* header;  // tickets
 };
 
