@@ -8,18 +8,18 @@ The folder also holds smollm2.json and rivals.json, as bench/results/cpu does. `
 smollm2_avx2.json and rivals_avx2.json instead, which were held to AVX2 (`--max-simd avx2` of their commands). Shares
 of the ceilings are those of paired samples (docs/benchmarking.md). What memory allows is the share of the FMA peak at
 which every operand passes once at the read bandwidth of the same rounds: a bar above it cannot be met there. Empty:
-more than the peak. Standard library only."""
+more than the peak. Standard library and `sluice.results` only."""
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator
+
+from sluice.results import Record, ResultsFile, load
 
 SMALL, MIDDLE, LARGE = (576, 1536), (2048, 8192), (4096, 14336)
 READ, FMA = "read_share", "fma_share"
-Row = dict[str, Any]
 
 # (tokens, type of the weights, share, {shape: least}).
 SHARES: list[tuple[int, str, str, dict[tuple[int, int], float]]] = [
@@ -43,12 +43,12 @@ RIVALS = [
 OF = {READ: "of read", FMA: "of FMA peak"}
 
 
-def weights(row: Row) -> str:
+def weights(row: Record) -> str:
     names = row["dtype"].split("/")
     return names[1] if len(names) == 3 else names[0]
 
 
-def allowed(row: Row) -> float | None:
+def allowed(row: Record) -> float | None:
     """The share of the FMA peak at all of the read bandwidth, where that is below the peak."""
     most = row[FMA] / row[READ]
     return most if most < 1 else None
@@ -64,17 +64,17 @@ def line(what: str, got: float | None, least: float, unit: str, most: float | No
     return f"| {what} | {show(least)} | {show(got)} | {room} | {'met' if got >= least else 'missed'} |"
 
 
-def share_line(what: str, row: Row | None, share: str, least: float) -> str:
+def share_line(what: str, row: Record | None, share: str, least: float) -> str:
     got = row.get(share) if row else None
     most = allowed(row) if row and got is not None and share == FMA else None
     return line(f"{what}, {OF[share]}", got, least, "%", most)
 
 
-def bars(files: dict[str, Any]) -> Iterator[str]:
-    def rows(name: str, m: int, dtype: str, **fields: Any) -> list[Row]:
+def bars(files: dict[str, ResultsFile]) -> Iterator[str]:
+    def rows(name: str, m: int, dtype: str, **fields: int | str) -> list[Record]:
         return [
             row
-            for row in files[name]["rows"]
+            for row in files[name].rows
             if row["m"] == m and weights(row) == dtype and all(row[key] == value for key, value in fields.items())
         ]
 
@@ -92,14 +92,14 @@ def bars(files: dict[str, Any]) -> Iterator[str]:
 
 def document(folder: Path, held: str | None) -> str:
     suffix = f"_{held}" if held else ""
-    files = {name: json.loads((folder / f"{name}{suffix}.json").read_text()) for name in ("bars", "smollm2", "rivals")}
-    for name, results in files.items():
-        got = results["meta"].get("max_simd")
+    files = {name: load(folder / f"{name}{suffix}.json") for name in ("bars", "smollm2", "rivals")}
+    for name, file in files.items():
+        got = file.meta.get("max_simd")
         if got != held:
             raise ValueError(f"{name}{suffix}.json: max_simd: got {got}, wanted {held}")
     found = list(bars(files))
     met = sum(text.endswith(" met |") for text in found)
-    meta = files["bars"]["meta"]
+    meta = files["bars"].meta
     where = f"{meta['device']} held to {held}" if held else meta["device"]
     return "\n".join([
         "# The CPU engine's bars",

@@ -2,7 +2,7 @@
 """The MLP on a CPU beside PyTorch eager and OpenBLAS, in one process, in turn.
 
     SLUICE_LIBRARY_DIR=build/cpu/lib PYTHONPATH=python/src \\
-        python bench/cpu_rivals.py build/cpu CASE... > bench/results/cpu/rivals.json
+        python bench/cpu_rivals.py build/cpu CASE... --json bench/results/cpu/rivals.json
 
 CASE is MxDxH:dtype; `--max-simd avx2` holds Sluice, PyTorch, OpenBLAS and the FMA peak to AVX2. Needs
 torch 2.11 and libopenblas.so.0; Sluice is called through its C ABI. Weights rotate over 400 MB. Threads are
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import datetime
-import json
 import os
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ import torch
 from rivals.case import Case
 from rivals.held import TARGETS, hold
 from rivals.native import Operator
+from sluice import results
 
 CEILINGS = ("read_tbps", "copy_tbps", "fma_gflops", "bf16_gflops")
 ROTATION_BYTES = 400_000_000
@@ -79,7 +79,7 @@ def ceilings(build: Path) -> dict[str, Any]:
     out = subprocess.run(
         command, check=True, capture_output=True, preexec_fn=lambda: os.sched_setaffinity(0, CORES)
     )
-    return json.loads(out.stdout)["meta"]
+    return dict(results.parse(out.stdout, "sluice bench").meta)
 
 
 def measure(candidates: dict[str, Callable], layers: int) -> dict[str, list[float]]:
@@ -165,14 +165,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path)
     parser.add_argument("cases", nargs="+", metavar="CASE")
+    parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--max-simd", choices=TARGETS)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     hold(arguments.max_simd)
     torch.set_num_threads(len(CORES))
     torch.set_grad_enabled(False)
     torch.manual_seed(1)
     blas = ctypes.CDLL("libopenblas.so.0")
     blas.openblas_set_num_threads(len(CORES))
+    held = ["--max-simd", arguments.max_simd] if arguments.max_simd else []
+    command = " ".join(["python bench/cpu_rivals.py", *held, "build/cpu", *arguments.cases])
     rows: list[Any] = []
     meta: dict[str, Any] = {}
     for case in arguments.cases:
@@ -181,15 +184,12 @@ def main() -> None:
         rows += got
         for key in CEILINGS:
             found[key] = max(found[key] or 0, meta.get(key) or 0) or None
-        meta = found
+        date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        meta = {**found, "command": command, "date": date}
+        results.save(arguments.json, meta, rows=rows)
         for row in got:
             print(case, round(row["us"]), f'{row["roof_fraction"]:.2f} of roof,', row["baseline"],
                   round(row["baseline_us"]), f'{row["ratio"]:.2f}x', file=sys.stderr)  # fmt: skip
-    held = ["--max-simd", arguments.max_simd] if arguments.max_simd else []
-    meta["command"] = " ".join(["python bench/cpu_rivals.py", *held, "build/cpu", *arguments.cases])
-    meta["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    json.dump({"meta": meta, "rows": rows}, sys.stdout, indent=2)
-    print()
 
 
 if __name__ == "__main__":

@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -35,6 +33,7 @@ from rivals.elementwise import gate_mul, gate_mul_grad
 from rivals.products import gate_up, gate_up_grad
 from rivals.timing import check, measure, rows_of
 from rivals.training import mlp_train
+from sluice import results
 
 OPERATORS = {f.__name__: f for f in (gate_mul, gate_mul_grad, gate_up, gate_up_grad, mlp_train)}
 
@@ -43,7 +42,7 @@ def ceilings(build: Path, device: str) -> dict[str, Any]:
     command = [str(build / "bin" / "sluice"), "bench", "1x64x64", "--quick", "--json", "-"]
     command += ["--device", "cpu"] if device == "cpu" else []
     out = subprocess.run(command, check=True, capture_output=True)
-    return json.loads(out.stdout)["meta"]
+    return dict(results.parse(out.stdout, "sluice bench").meta)
 
 
 def read_cases(args: argparse.Namespace) -> list[Case]:
@@ -72,9 +71,7 @@ def show(case: Case, rows: list[dict[str, Any]]) -> None:
 
 def save(path: Path, meta: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     meta["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps({"meta": meta, "rows": rows}, indent=2) + "\n")
-    os.replace(part, path)
+    results.save(path, meta, rows=rows)
 
 
 def main() -> None:

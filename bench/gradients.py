@@ -14,7 +14,6 @@ of sums alone. Times are of forward and backward together. Runs without a GPU to
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -28,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch_gpu import meta, row
 
-from sluice import Gate, ops
+from sluice import Gate, ops, results
 
 OUTPUTS = ("y", "dx", "dw_gate", "dw_up", "dw_down")
 CLAMPED = "clamped_swiglu"
@@ -113,9 +112,7 @@ def main() -> int:
                       f"{line['baseline_rel_err']:.3e}: {ratio:.3f}"
                       f"{'  larger' * larger}", flush=True)  # fmt: skip
     command = f"python bench/gradients.py --shape {arguments.shape} --draws {arguments.draws}"
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    data = json.dumps({"meta": meta(command), "rows": rows}, indent=2)
-    arguments.json.write_text(data + "\n", encoding="utf-8")
+    results.save(arguments.json, meta(command), rows=rows)
     return int(worse > 0)
 
 

@@ -11,7 +11,6 @@ python/requirements-model.txt."""
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rivals.held import TARGETS, hold
+from sluice import results
 
 THREADS = 2
 PROMPT, NEW_TOKENS = 32, 64
@@ -169,9 +169,7 @@ def main() -> int:
     command = f"python bench/smollm2.py --rounds {arguments.rounds}"
     if arguments.max_simd:
         command += f" --max-simd {arguments.max_simd}"
-    data = {"meta": meta(command, arguments.max_simd), "rows": made}
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    results.save(arguments.json, meta(command, arguments.max_simd), rows=made)
     return 0
 
 

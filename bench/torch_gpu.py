@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
-import json
 import os
 import statistics
 import subprocess
@@ -34,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sluice
-from sluice import ops
+from sluice import ops, results, staleness
 
 MODEL, D, H = "llama-3.1-8b", 4096, 14336
 SAMPLES = 31
@@ -64,6 +63,7 @@ def commit_and_date() -> dict[str, Any]:
     return {
         "commit": given or ask("git", "rev-parse", "HEAD") or "unknown",
         "dirty": bool(status) and not given,
+        "fingerprints": staleness.as_text(staleness.fingerprints(Path(__file__).parents[1])),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
@@ -244,9 +244,7 @@ def main() -> int:
     words = ["python", "bench/torch_gpu.py", arguments.what]
     if arguments.what == "layer":
         words += ["--tokens", *map(str, arguments.tokens)]
-    data = {"meta": meta(" ".join(words)), "rows": rows}
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    results.save(arguments.json, meta(" ".join(words)), rows=rows)
     return 0
 
 

@@ -6,22 +6,24 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
 
+#include "cli/findings.hpp"
+#include "cli/random.hpp"
 #include "cli/work.hpp"
 #include "harness/checkpoint_bench.hpp"
 #include "harness/provenance.hpp"
+#include "harness/regret.hpp"
 
 namespace sluice::cli {
 namespace {
 
-using nlohmann::ordered_json;
-
 struct Arguments {
   WorkArguments work;
+  RandomArguments random;
   int layers = 0;
   std::string pass = "fwd";
   bool quick = false;
@@ -30,121 +32,44 @@ struct Arguments {
   std::string json;
 };
 
-std::string tera(const std::optional<double>& value, const char* unit) {
-  return value ? fmt::format("{:.4g} {}", *value, unit) : std::string("unknown");
-}
-
-void print_ceilings(const harness::Ceilings& c) {
-  std::string line = "read " + tera(c.read_tbps, "TB/s") + ", copy " + tera(c.copy_tbps, "TB/s");
-  if (c.gemm_tflops) line += ", GEMM " + tera(c.gemm_tflops, "TFLOP/s");
-  if (c.mma_sync_tflops) line += ", mma.sync " + tera(c.mma_sync_tflops, "TFLOP/s");
-  if (c.fma_gflops) line += ", FMA " + tera(c.fma_gflops, "GFLOP/s");
-  if (c.bf16_gflops) line += ", bf16 dots " + tera(c.bf16_gflops, "GFLOP/s");
-  fmt::print("ceilings: {}{}{}\n", line, c.clocks.empty() ? "" : "; ", c.clocks);
-}
-
-std::string microseconds(double us) {
-  return us >= 100 ? fmt::format("{:.0f}", us) : fmt::format("{:.3g}", us);
-}
-
-std::string percent(const std::optional<double>& part) {
-  return part ? fmt::format("{:.0f}%", *part * 100) : std::string();
-}
-
-void print_rows(const std::vector<harness::Row>& rows) {
-  using Align = Table::Align;
-  Table table;
-  for (const char* title : {"op", "model"}) table.column(title, Align::kLeft);
-  for (const char* title : {"M", "D", "H"}) table.column(title, Align::kRight);
-  for (const char* title : {"dtype", "gate", "variant"}) table.column(title, Align::kLeft);
-  for (const char* title : {"us", "p10", "p90", "TFLOP/s", "GB/s", "roof", "of read", "of FMA"}) {
-    table.column(title, Align::kRight);
-  }
-  table.column("baseline", Align::kLeft);
-  for (const char* title : {"us", "ratio", "extra", "baseline extra", "rel err"}) {
-    table.column(title, Align::kRight);
-  }
-  for (const harness::Row& r : rows) {
-    table.row(
-        {r.op + (r.pass == "fwd" ? "" : " " + r.pass),
-         r.model.value_or(""),
-         std::to_string(r.m),
-         std::to_string(r.d),
-         std::to_string(r.h),
-         r.dtype,
-         r.gate,
-         r.variant,
-         microseconds(r.us),
-         microseconds(r.us_p10),
-         microseconds(r.us_p90),
-         fmt::format("{:.3g}", r.tflops),
-         fmt::format("{:.3g}", r.gbps),
-         percent(r.roof_fraction),
-         percent(r.read_share),
-         percent(r.fma_share),
-         r.baseline.value_or("none"),
-         r.baseline_us ? microseconds(*r.baseline_us) : "",
-         r.ratio ? fmt::format("{:.3f}", *r.ratio) : "",
-         human_bytes(static_cast<double>(r.extra_bytes)),
-         r.baseline_extra_bytes ? human_bytes(static_cast<double>(*r.baseline_extra_bytes)) : "",
-         r.rel_err ? fmt::format("{:.1e}", *r.rel_err) : ""});
-  }
-  table.print();
-}
-
-// Everything one invocation found.
-struct Findings {
-  std::vector<harness::Row> rows;
-  ordered_json checks = ordered_json::array();
-  bool passed = true;
-  int unsettled = 0;
-  std::string json;  // the file; empty or - for none
-  harness::Meta meta;
-  std::chrono::steady_clock::time_point written{};
-
-  Status write() const {
-    ordered_json out = harness::results_json(meta, rows);
-    if (!checks.empty()) out["checks"] = checks;
-    return harness::write_text(json, out.dump(2) + "\n");
-  }
-
-  // After every shape, once a second: who stops a long bench keeps what was measured.
-  Status add(const std::vector<harness::Row>& more, bool right, bool converged) {
-    passed = passed && right;
-    unsettled += converged ? 0 : 1;
-    rows.insert(rows.end(), more.begin(), more.end());
-    const auto now = std::chrono::steady_clock::now();
-    if (now - written < std::chrono::seconds(1)) return {};
-    written = now;
-    return keep();
-  }
-
-  // What there is, in the file.
-  Status keep() const { return json.empty() || json == "-" ? Status{} : write(); }
-};
-
+// `sweep`: a look at each kernel. Random shapes that turn out too large are listed and left out.
 Status bench_jobs(const std::vector<Job>& jobs, harness::Rig& rig,
                   const harness::Ceilings& ceilings, harness::BenchOptions options, bool sweep,
-                  Progress& progress, Findings& found) {
+                  const RandomArguments& random, Progress& progress, Findings& found) {
+  const bool skips = random.count > 0;
   std::set<std::string> checked;
   for (const Job& job : jobs) {
     // A sweep checks each kernel once a shape, whatever M: a check reads all weights back, a
     // second.
     const std::string text = harness::format_case(job.test_case);
     const auto made = plan(job.test_case.problem, rig.device(), options.plan);
-    const std::string kernel = text.substr(text.find('x')) + " " + (made ? made->config.name : "");
+    const std::string kernel =
+        text.substr(text.find('x')) + " " + (made ? made->config_name() : "");
     options.check = !sweep || !checked.contains(kernel);
     options.model = job.model;
     options.tp = job.tp;
-    const auto result = harness::bench_case(job.test_case, rig, ceilings, options);
+    auto result = harness::bench_case(job.test_case, rig, ceilings, options);
+    if (!result && skips && result.error().code == ErrorCode::kOutOfMemory) {
+      found.skip(case_name(job.test_case));
+      continue;
+    }
     if (!result) {
       return make_error(result.error().code, "%s: %s", harness::format_case(job.test_case).c_str(),
                         result.error().message);
     }
     progress.clear();
     if (result->passed()) checked.insert(kernel);
+    if (job.regret && result->passed()) {
+      const auto regret = harness::measure_regret(job.test_case, rig, options);
+      if (!regret) return regret.error();
+      for (harness::Row& row : result->rows) {
+        row.regret = regret->value;
+        if (random.samples) row.samples = regret->samples;
+      }
+      progress.clear();
+    }
     for (const harness::VerifyReport& check : result->checks) {
-      if (!check.passed()) fmt::print(stderr, "{}\n", check.text());
+      if (!check.passed()) tell(fmt::format("{}\n", check.text()));
     }
     SLUICE_TRY(found.add(result->rows, result->passed(), result->converged));
   }
@@ -154,10 +79,12 @@ Status bench_jobs(const std::vector<Job>& jobs, harness::Rig& rig,
 Status bench_layers(const Arguments& args, harness::Rig& rig, const harness::Ceilings& ceilings,
                     const harness::BenchOptions& options, bool quiet, Progress& progress,
                     Findings& found) {
-  const auto checkpoint = harness::open_checkpoint(args.work.checkpoint);
+  const auto loaded = args.layers > 0 ? static_cast<std::size_t>(args.layers)
+                                      : std::numeric_limits<std::size_t>::max();
+  const auto checkpoint = harness::open_checkpoint(args.work.checkpoint, loaded);
   if (!checkpoint) return checkpoint.error();
   if (!quiet && checkpoint->assumed_gate) {
-    fmt::print(stderr, "sluice: {}: names no activation, silu assumed\n", checkpoint->name);
+    tell(fmt::format("sluice: {}: names no activation, silu assumed\n", checkpoint->name));
   }
   harness::CheckpointOptions layered{options, args.layers};
   for (const std::int64_t m : args.work.tokens()) {
@@ -167,8 +94,8 @@ Status bench_layers(const Arguments& args, harness::Rig& rig, const harness::Cei
     for (const harness::LayerCheck& check : result->checks) {
       found.checks.push_back(harness::to_json(check, checkpoint->name));
       if (!check.passed()) {
-        fmt::print(stderr, "{} M = {} layer {}: {}\n", checkpoint->name, m, check.layer,
-                   harness::to_string(check.fused));
+        tell(fmt::format("{} M = {} layer {}: {}\n", checkpoint->name, m, check.layer,
+                         harness::to_string(check.fused)));
       }
     }
     SLUICE_TRY(found.add(result->rows, result->passed(), result->converged));
@@ -218,23 +145,42 @@ void tell_notes(const Findings& found, const std::vector<std::string>& baselines
   const bool alone = std::ranges::none_of(
       found.rows, [](const harness::Row& row) { return row.baseline.has_value(); });
   if (alone && found.passed && !baselines.empty()) {
-    fmt::print(stderr, "sluice: no case has the baseline {} on this device\n",
-               fmt::join(baselines, " or "));
+    tell(fmt::format("sluice: no case has the baseline {} on this device\n",
+                     fmt::join(baselines, " or ")));
   }
   if (found.unsettled > 0) {
-    fmt::print(stderr, "sluice: {} of the shapes reached the time cap above the noise goal\n",
-               found.unsettled);
+    tell(fmt::format("sluice: {} of the shapes reached the time cap above the noise goal\n",
+                     found.unsettled));
   }
 }
 
+Status check_arguments(const Arguments& args, const Context& context) {
+  SLUICE_TRY(check_random(args.random, args.work, args.pass, args.baselines, context));
+  if (args.work.checkpoint.empty()) return {};
+  if (args.pass != "fwd") {
+    return make_error(ErrorCode::kInvalidArgument, "bench: --checkpoint has pass fwd alone");
+  }
+  if (!args.baselines.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "bench: --checkpoint is timed beside all baselines; --baseline is not read");
+  }
+  return {};
+}
+
+// The chain of operators that ratios are summed up against.
+std::string chain_of(const Arguments& args, Backend backend) {
+  if (!args.baselines.empty()) return args.baselines.front();
+  if (backend == Backend::kCpu) return "own_unfused";
+  return args.random.op == "gate_up" ? "cublaslt+act" : "cublaslt_chain";
+}
+
 int bench(const Arguments& args, const Context& context) {
-  const auto jobs = jobs_of(args.work);
+  if (const Status s = check_arguments(args, context); !s) return fail(s.error());
+  const bool random = args.random.count > 0;
+  auto jobs = random ? draw_jobs(args.random, args.work) : jobs_of(args.work);
   if (!jobs) return fail(jobs.error());
   if (jobs->empty() == args.work.checkpoint.empty()) {
-    return fail(kUsage, "bench: wanted cases, --file or --model, or else --checkpoint");
-  }
-  if (!args.work.checkpoint.empty() && args.pass != "fwd") {
-    return fail(kUsage, "bench: --checkpoint has pass fwd alone");
+    return fail(kUsage, "bench: wanted cases, --file, --model or --random, or else --checkpoint");
   }
   // Found out now, not after minutes of measuring.
   if (const Status s = harness::check_writable(args.json); !s) return fail(s.error());
@@ -243,6 +189,8 @@ int bench(const Arguments& args, const Context& context) {
   const auto scheduler = open_scheduler(context, (*rig)->device());
   if (!scheduler) return fail(scheduler.error());
   harness::BenchOptions options = bench_options(args, context, scheduler->get());
+  const std::string chain = chain_of(args, (*rig)->device().backend);
+  if (random) options.baselines = {chain};
   Progress progress(context.quiet);
   options.progress = [&](const std::string& text) { progress.show(text); };
 
@@ -259,31 +207,30 @@ int bench(const Arguments& args, const Context& context) {
   Findings found;
   found.json = args.json;
   found.meta = harness::make_meta((*rig)->device(), *ceilings, context.argc, context.argv);
+  if (random || is_all_models(args.work)) found.summed_baseline = chain;
+  if (random) {
+    if (const Status s = keep_other_parts(args.random, *jobs, found); !s) return fail(s.error());
+    *jobs = take_part(args.random, *jobs, (*rig)->free_bytes(), found);
+  }
   const Status status =
       args.work.checkpoint.empty()
-          ? bench_jobs(*jobs, **rig, *ceilings, options, args.milliseconds > 0, progress, found)
+          ? bench_jobs(*jobs, **rig, *ceilings, options, args.milliseconds > 0, args.random,
+                       progress, found)
           : bench_layers(args, **rig, *ceilings, options, context.quiet, progress, found);
   progress.clear();
-  const Status kept = found.keep();
-  if (!status) return fail(status.error());
-  if (!kept) return fail(kept.error());
-  if (!context.quiet) tell_notes(found, args.baselines);
-
-  if (args.json == "-") {
-    if (const Status written = found.write(); !written) return fail(written.error());
-  } else {
-    fmt::print("{}: {}\n", to_string((*rig)->device().backend), (*rig)->device().name);
-    print_ceilings(*ceilings);
-    if (!found.checks.empty()) {
-      double worst = 0;
-      for (const auto& check : found.checks) {
-        worst = std::max(worst, check["worst_bound_share"].get<double>());
-      }
-      fmt::print("checked against fp64: {} layers, worst element at {:.2g} of its bound\n",
-                 found.checks.size(), worst);
-    }
-    print_rows(found.rows);
+  found.ended = status.has_value();
+  // What was measured before a failure is told all the same.
+  const bool any = status || !found.rows.empty();
+  Status written;
+  if (args.json != "-") {
+    written = found.keep();
+    if (any) found.print((*rig)->device(), *ceilings);
+  } else if (any) {
+    written = found.write();
   }
+  if (!status) return fail(status.error());
+  if (!written) return fail(written.error());
+  if (!context.quiet) tell_notes(found, options.baselines);
   return found.passed ? kOk : fail(kCheckFailed, "bench: a result is wrong; it was not timed");
 }
 
@@ -291,9 +238,10 @@ int bench(const Arguments& args, const Context& context) {
 
 void add_bench(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand(
-      "bench", "Time problems, model presets or a checkpoint against their baselines");
+      "bench", "Time problems, model presets, random shapes or a checkpoint against baselines");
   const auto args = std::make_shared<Arguments>();
   add_work_options(*verb, args->work);
+  add_random_options(*verb, args->random);
   verb->add_option("--layers", args->layers,
                    "Copies of the weights to rotate over; of a checkpoint: its first layers only")
       ->check(at_least(1));

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 
 namespace sluice::cli {
 
@@ -36,10 +37,10 @@ void add_max_simd_option(CLI::App& verb, Context& context) {
                   "Hold the CPU to this SIMD target: emulated, avx2, avx512 (SLUICE_MAX_SIMD)");
 }
 
-void add_device_option(CLI::App& verb, Context& context) {
+void add_device_option(CLI::App& verb, Context& context, const std::string& or_else) {
   add_max_simd_option(verb, context);
   verb.add_option("--device", context.device,
-                  "auto, cpu, cuda or cuda:N; auto is the first GPU (SLUICE_DEVICE)")
+                  "auto, cpu, cuda or cuda:N; auto is the first GPU (SLUICE_DEVICE)" + or_else)
       ->capture_default_str();
 }
 
@@ -56,16 +57,25 @@ void add_tune_cache_option(CLI::App& verb, Context& context) {
                   "File of tuned choices, as `sluice tune` keeps them (SLUICE_TUNE_CACHE)");
 }
 
-CLI::Validator at_least(std::int64_t least) {
+CLI::Validator integer(std::uint64_t least, std::uint64_t most) {
   return CLI::Validator(
-      [least](std::string& text) -> std::string {
-        std::int64_t value = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        const bool whole = error == std::errc{} && end == text.data() + text.size();
+      [=](std::string& text) -> std::string {
+        std::uint64_t value = 0;
+        const char* const stop = text.data() + text.size();
+        const auto [end, error] = std::from_chars(text.data(), stop, value);
+        const bool large = error == std::errc::result_out_of_range;
+        const bool whole = (error == std::errc{} || large) && end == stop;
+        if (whole && (large || value > most)) {
+          return fmt::format("got {}, wanted an integer of at most {}", text, most);
+        }
         if (whole && value >= least) return "";
         return fmt::format("got {}, wanted an integer of at least {}", text, least);
       },
       fmt::format("INT >= {}", least));
+}
+
+CLI::Validator at_least(int least) {
+  return integer(static_cast<std::uint64_t>(least), std::numeric_limits<int>::max());
 }
 
 CLI::Validator positive(bool or_zero) {
@@ -95,8 +105,10 @@ int exit_code(const Error& error) noexcept {
   return kCheckFailed;
 }
 
+void tell(const std::string& text) { std::fputs(text.c_str(), stderr); }
+
 int fail(int code, const std::string& message) {
-  fmt::print(stderr, "sluice: {}\n", message);
+  tell("sluice: " + message + "\n");
   return code;
 }
 
@@ -140,7 +152,7 @@ Expected<std::unique_ptr<Scheduler>> open_scheduler(const Context& context, cons
   const auto loaded = scheduler->load(context.tune_cache.c_str());
   if (!loaded) return loaded.error();
   if (!context.quiet && !loaded->message.empty()) {
-    fmt::print(stderr, "sluice: {}\n", loaded->message);
+    tell(fmt::format("sluice: {}\n", loaded->message));
   }
   return scheduler;
 }
@@ -153,19 +165,21 @@ Expected<DType> parse_dtype(const std::string& name) {
                     "dtype: got \"%s\", wanted bf16, fp16, fp32 or fp64", name.c_str());
 }
 
-std::optional<std::pair<std::int64_t, std::int64_t>> parse_range(const std::string& word) {
+std::optional<std::vector<std::int64_t>> parse_range(const std::string& word) {
   constexpr std::int64_t kMost = 65536;  // more is a typing error, not a wish
-  std::pair<std::int64_t, std::int64_t> range{0, 0};
+  std::int64_t first = 0;
   const char* const stop = word.data() + word.size();
-  auto read = std::from_chars(word.data(), stop, range.first);
-  range.second = range.first;
+  auto read = std::from_chars(word.data(), stop, first);
+  std::int64_t last = first;
   if (read.ec == std::errc{} && read.ptr != stop && *read.ptr == '-') {
-    read = std::from_chars(read.ptr + 1, stop, range.second);
+    read = std::from_chars(read.ptr + 1, stop, last);
   }
   const bool whole = read.ec == std::errc{} && read.ptr == stop;
-  if (!whole || range.first < 1 || range.second < range.first) return std::nullopt;
-  if (range.second - range.first >= kMost) return std::nullopt;
-  return range;
+  if (!whole || first < 1 || last < first || last - first >= kMost) return std::nullopt;
+  // Counted from 0: behind the last there may be no number.
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t i = 0; i <= last - first; ++i) numbers.push_back(first + i);
+  return numbers;
 }
 
 Expected<std::vector<std::string>> read_problem_file(const std::string& path) {
@@ -184,13 +198,11 @@ Expected<std::vector<std::string>> read_problem_file(const std::string& path) {
     const std::string text = line.substr(first, last - first + 1);
     const std::size_t head = text.find('x');
     const auto tokens = parse_range(text.substr(0, head));
-    if (!tokens || tokens->first == tokens->second || head == std::string::npos) {
+    if (!tokens || tokens->size() == 1 || head == std::string::npos) {
       lines.push_back(text);  // whoever parses it says what is wrong
       continue;
     }
-    for (std::int64_t m = tokens->first; m <= tokens->second; ++m) {
-      lines.push_back(std::to_string(m) + text.substr(head));
-    }
+    for (const std::int64_t m : *tokens) lines.push_back(std::to_string(m) + text.substr(head));
   }
   if (lines.empty()) {
     return make_error(ErrorCode::kInvalidArgument, "%s: holds no problem", path.c_str());

@@ -8,11 +8,14 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cli/progress.hpp"
 #include "sluice/sluice.hpp"
+
+namespace sluice::harness {
+struct ForeignKernels;
+}
 
 namespace sluice::cli {
 
@@ -35,6 +38,7 @@ struct Context {
   std::string config;      ///< empty to choose
   std::string tune_cache;  ///< empty for none
   int threads = 0;
+  const harness::ForeignKernels* foreign = nullptr;  ///< verify checks these; null in the program
   int exit_code = kOk;
 
   /// The library's options; the views live as long as this context and the scheduler, which may be
@@ -50,6 +54,7 @@ void add_verify(CLI::App& app, Context& context);
 void add_bench(CLI::App& app, Context& context);
 void add_tune(CLI::App& app, Context& context);
 void add_memory(CLI::App& app, Context& context);
+void add_pack(CLI::App& app, Context& context);
 void add_report(CLI::App& app, Context& context);
 
 /// SLUICE_DEVICE, SLUICE_MAX_SIMD, SLUICE_VARIANT and SLUICE_TUNE_CACHE, for where the options are
@@ -58,20 +63,25 @@ void read_environment(Context& context);
 
 /// --max-simd.
 void add_max_simd_option(CLI::App& verb, Context& context);
-/// --device and --max-simd.
-void add_device_option(CLI::App& verb, Context& context);
+/// --device and --max-simd. `or_else` tells what else a verb takes for a device.
+void add_device_option(CLI::App& verb, Context& context, const std::string& or_else = "");
 /// --variant, --config, --threads, --tune-cache.
 void add_kernel_options(CLI::App& verb, Context& context);
 /// --tune-cache.
 void add_tune_cache_option(CLI::App& verb, Context& context);
 
-/// Accepts integers from `least` on; the message says so.
-[[nodiscard]] CLI::Validator at_least(std::int64_t least);
+/// Accepts integers from `least` to `most`; the message says which of the two is passed.
+[[nodiscard]] CLI::Validator integer(std::uint64_t least, std::uint64_t most);
+/// The same for an option that is kept in an int.
+[[nodiscard]] CLI::Validator at_least(int least);
 /// Accepts finite numbers above 0, and 0 itself with `or_zero`; the message says so.
 [[nodiscard]] CLI::Validator positive(bool or_zero = false);
 
 /// The exit code for an error of the library.
 [[nodiscard]] int exit_code(const Error& error) noexcept;
+/// Text on standard error. Where it cannot be written it is lost, and nothing else changes.
+void tell(const std::string& text);
+
 /// One line on standard error, "sluice: " before it; returns exit_code(error).
 int fail(const Error& error);
 /// The same for a message of the command line's own.
@@ -91,8 +101,8 @@ Expected<std::unique_ptr<Scheduler>> open_scheduler(const Context& context, cons
 /// "bf16", "fp16", "fp32", "fp64". Errors: kInvalidArgument.
 Expected<DType> parse_dtype(const std::string& name);
 
-/// "16" or "1-64"; nothing where it is neither.
-std::optional<std::pair<std::int64_t, std::int64_t>> parse_range(const std::string& word);
+/// The numbers of "16" or "1-64"; nothing where it is neither, or a range of more than 65,536.
+std::optional<std::vector<std::int64_t>> parse_range(const std::string& word);
 
 /// Lines of a problem file: "#" starts a comment, blank lines are skipped, 1-64x4096x14336 stands
 /// for 64 lines.

@@ -7,6 +7,7 @@
 
 #include "cli/cli.hpp"
 #include "harness/case.hpp"
+#include "harness/device_file.hpp"
 
 namespace sluice::cli {
 namespace {
@@ -18,10 +19,25 @@ std::string indented(const std::string& lines) {
   return out;
 }
 
+void print_steps(const std::vector<ExplainedStep>& steps) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const ExplainedStep& step = steps[i];
+    fmt::print("step {}     {}: {} {}\n", i + 1, step.name, step.kernel, step.config);
+    if (!step.blocks.empty()) fmt::print("           {}\n", indented(step.blocks));
+    if (!step.passed_over.empty()) fmt::print("           not by {}\n", indented(step.passed_over));
+  }
+}
+
+// A device that is here, or one that a file describes: plans need no more.
+Expected<Device> device_of(const Context& context) {
+  const std::string& name = context.device;
+  return name.ends_with(".json") ? harness::read_device(name) : find_device(context);
+}
+
 int explain_case(const std::string& text, const Context& context) {
   const auto parsed = harness::parse_case(text);
   if (!parsed) return fail(parsed.error());
-  const auto device = find_device(context);
+  const auto device = device_of(context);
   if (!device) return fail_device(device.error(), context.device);
   const Problem& problem = parsed->problem;
   const auto scheduler = open_scheduler(context, *device);
@@ -41,12 +57,9 @@ int explain_case(const std::string& text, const Context& context) {
     if (!why.entry.empty()) fmt::print("entry      {}\n", why.entry);
     fmt::print("workspace  {}\n", human_bytes(static_cast<double>(made->workspace_bytes)));
     if (device->backend == Backend::kCpu) fmt::print("threads    {}\n", made->threads);
-    fmt::print("configs    {}\n",
-               fmt::join(config_names(made->variant_name(), problem, *device), ", "));
-    if (!why.blocks.empty()) {
-      fmt::print("blocks     {}\n", indented(why.blocks));
-    }
-    fmt::print("\n");
+    print_steps(why.steps);
+    fmt::print("configs    {}\n\n",
+               fmt::join(config_names(made->variant_name(), problem, *device), " "));
   }
   Table table;
   table.column("variant", Table::Align::kLeft);
@@ -55,9 +68,9 @@ int explain_case(const std::string& text, const Context& context) {
   for (const Refusal& line : why.variants) {
     table.row({line.variant,
                line.chosen           ? "chosen"
-               : line.reason.empty() ? "supports"
+               : line.reason.empty() ? "takes it"
                                      : "refuses",
-               line.reason.empty() ? line.yields : line.reason});
+               line.reason});
   }
   table.print();
   return why.error ? fail(*why.error) : kOk;
@@ -70,7 +83,7 @@ void add_explain(CLI::App& app, Context& context) {
       app.add_subcommand("explain", "The variant and config chosen for a problem, and why");
   const auto text = std::make_shared<std::string>();
   verb->add_option("case", *text, "Problem, such as 128x4096x14336:bf16:silu")->required();
-  add_device_option(*verb, context);
+  add_device_option(*verb, context, ", or a description such as data/devices/a100.json");
   add_kernel_options(*verb, context);
   verb->callback([text, &context] { context.exit_code = explain_case(*text, context); });
 }

@@ -44,6 +44,13 @@ std::string cublaslt_version(const Device& d) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
+// What is known of Sluice on such a GPU.
+const char* support_of(const Device& d) {
+  if (d.arch == Arch::kHopper) return "run and measured";
+  if (d.arch == Arch::kNone) return "refused: older than compute capability 7.5";
+  return "compiled, never measured";
+}
+
 ordered_json describe(const Device& d) {
   ordered_json out{{"backend", to_string(d.backend)}, {"name", d.name}};
   if (d.backend == Backend::kCpu) {
@@ -57,6 +64,7 @@ ordered_json describe(const Device& d) {
     out["ordinal"] = d.ordinal;
     out["arch"] = to_string(d.arch);
     out["compute_capability"] = d.compute_capability;
+    out["support"] = support_of(d);
     out["sm_count"] = d.sm_count;
     out["smem_per_block_bytes"] = d.smem_per_block_bytes;
     out["l2_bytes"] = d.l2_bytes;
@@ -84,10 +92,10 @@ void print_device(const Device& d) {
   } else {
     fmt::print("cuda:{}  {}\n", d.ordinal, d.name);
     fmt::print(
-        "        {} (sm_{}), {} SMs, {} shared memory a block; L2 {}; memory {}; "
+        "        {} (sm_{}), {}; {} SMs, {} shared memory a block; L2 {}; memory {}; "
         "driver {}, runtime {}; cuBLASLt {}\n",
-        to_string(d.arch), d.compute_capability, d.sm_count, human_bytes(d.smem_per_block_bytes),
-        human_bytes(static_cast<double>(d.l2_bytes)),
+        to_string(d.arch), d.compute_capability, support_of(d), d.sm_count,
+        human_bytes(d.smem_per_block_bytes), human_bytes(static_cast<double>(d.l2_bytes)),
         human_bytes(static_cast<double>(d.memory_bytes)), cuda_version(d.driver_version),
         cuda_version(d.runtime_version),
         d.cublaslt_version == 0 ? "not used" : cublaslt_version(d));

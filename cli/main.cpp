@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `sluice`: a verb a file; this one puts them together.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <iostream>
 #include <new>
 
 #include "cli/cli.hpp"
@@ -39,6 +45,7 @@ int program(int argc, char** argv) {
   add_bench(app, context);
   add_tune(app, context);
   add_memory(app, context);
+  add_pack(app, context);
   add_report(app, context);
   // Nor would it name the word that is none.
   if (argc > 1 && argv[1][0] != '-' &&
@@ -54,18 +61,47 @@ int program(int argc, char** argv) {
   return context.exit_code;
 }
 
+// Opens what of 0, 1, 2 the caller left closed, so that no file of ours gets their number and their
+// text. Standard output fails at its first write; what is told on standard error is lost.
+void open_standard_files() {
+  for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(file, F_GETFD) != -1 || errno != EBADF) continue;
+    // The lowest number that is free: `file`.
+    [[maybe_unused]] const int opened =
+        open("/dev/null", file == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
+  }
+}
+
+// The verb's exit code, unless what it printed did not arrive.
+int finish(int code) {
+  if (code != kOk && !std::cout.good()) return code;  // told already
+  errno = 0;
+  std::cout.flush();
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (written) return code;
+  const int told = fail(kUsage, std::string("standard output: cannot be written") +
+                                    (errno == 0 ? "" : std::string(": ") + std::strerror(errno)));
+  return code == kOk ? told : code;
+}
+
+// fmt throws where standard output cannot be written; nothing may throw while that is told.
+int guarded_program(int argc, char** argv) {
+  try {
+    return program(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("sluice: out of memory\n", stderr);
+    return kUnsupported;
+  } catch (const std::exception& e) {
+    if (std::ferror(stdout) != 0) return kOk;  // finish() tells it
+    std::fprintf(stderr, "sluice: %s\n", e.what());
+    return kCheckFailed;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::cli
 
 int main(int argc, char** argv) {
-  // Plain C output: nothing may throw while an exception is told.
-  try {
-    return sluice::cli::program(argc, argv);
-  } catch (const std::bad_alloc&) {
-    std::fputs("sluice: out of memory\n", stderr);
-    return sluice::cli::kUnsupported;
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "sluice: %s\n", e.what());
-    return sluice::cli::kCheckFailed;
-  }
+  sluice::cli::open_standard_files();
+  return sluice::cli::finish(sluice::cli::guarded_program(argc, argv));
 }

@@ -34,7 +34,11 @@ struct Line {
   [[nodiscard]] std::int64_t kv_tokens() const { return bytes.saved() / kv_token_bytes; }
 };
 
-constexpr std::int64_t kChunk = 512;  // what inference engines schedule at a time by default
+// No context is as long; and the bytes of no preset's token reach 2^31, so that sums stay far from
+// 2^63.
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 31;
+// The study says that engines take 256 or 512 tokens for a chunk, and draws 512.
+constexpr std::int64_t kChunk = 512;
 constexpr const char* kSequenceModels[] = {"llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"};
 
 Table line_table(const std::vector<Line>& lines) {
@@ -136,14 +140,14 @@ int memory(Arguments args, const Context& context) {
   }
 
   if (!args.json.empty()) {
-    ordered_json out;
-    out["meta"] = harness::to_json(
-        harness::make_meta(cpu_device(), harness::Ceilings{}, context.argc, context.argv));
-    out["memory"] = ordered_json::array();
+    ordered_json records = ordered_json::array();
     for (const auto* lines : {&chunk, &sequence}) {
-      for (const Line& l : *lines) out["memory"].push_back(line_json(l, args));
+      for (const Line& l : *lines) records.push_back(line_json(l, args));
     }
-    const Status written = harness::write_text(args.json, out.dump(2) + "\n");
+    const harness::Meta meta =
+        harness::make_meta(cpu_device(), harness::Ceilings{}, context.argc, context.argv);
+    const Status written =
+        harness::write_text(args.json, harness::results_text(meta, {{"memory", records}}));
     if (!written) return fail(written.error());
     if (args.json == "-") return kOk;
   }
@@ -172,7 +176,7 @@ void add_memory(CLI::App& app, Context& context) {
   verb->add_option("--tokens", args->tokens,
                    "Chunk or sequence lengths; where not given, 512 and then 1k to 64k")
       ->delimiter(',')
-      ->check(at_least(1));
+      ->check(integer(1, kMostTokens));
   verb->add_option("--dtype", args->dtype, "Of activations: bf16, fp16, fp32 or fp64")
       ->capture_default_str();
   verb->add_option("--kv-dtype", args->kv_dtype, "Of the KV cache; as --dtype where not given");

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <memory>
 
 #include "cli/work.hpp"
@@ -44,7 +45,7 @@ Expected<std::vector<Problem>> problems_of(const WorkArguments& work) {
   if (!jobs) return jobs.error();
   for (const Job& job : *jobs) problems.push_back(job.test_case.problem);
   if (work.checkpoint.empty()) return problems;
-  const auto checkpoint = harness::open_checkpoint(work.checkpoint);
+  const auto checkpoint = harness::open_checkpoint(work.checkpoint, 0);
   if (!checkpoint) return checkpoint.error();
   for (const std::int64_t m : work.tokens()) {
     const auto test_case = harness::checkpoint_case(*checkpoint, m);
@@ -68,8 +69,9 @@ void print_outcomes(const std::vector<TuneOutcome>& outcomes) {
   for (const TuneOutcome& o : outcomes) {
     const bool measured = o.state == TuneState::kMeasured;
     table.row({to_string(o.problem.op), std::to_string(o.problem.m), std::to_string(o.problem.d),
-               std::to_string(o.problem.h), to_string(o.problem.x_dtype), to_string(o.state),
-               o.choice.config, microseconds(o.choice.us),
+               std::to_string(o.problem.h), to_string(o.problem.x_dtype),
+               std::string(to_string(o.state)) + (o.settled ? "" : ", unsettled"), o.choice.config,
+               microseconds(o.choice.us),
                o.choice.us > 0 ? fmt::format("{:.1f}%", 100 * o.us_noise / o.choice.us) : "",
                microseconds(o.choice.untuned_us),
                o.choice.us > 0 ? fmt::format("{:.3f}", o.choice.untuned_us / o.choice.us) : "",
@@ -131,7 +133,7 @@ int tune(const Arguments& args, const Context& context) {
   const auto loaded = scheduler.load(path.c_str());
   if (!loaded) return fail(loaded.error());
   if (!context.quiet && loaded->foreign + loaded->damaged > 0) {
-    fmt::print(stderr, "sluice: {}\n", loaded->message);
+    tell(fmt::format("sluice: {}\n", loaded->message));
   }
   // Found out now, not after a minute of measuring.
   if (const Status writable = scheduler.save(path.c_str()); !writable) {
@@ -178,7 +180,7 @@ void add_tune(CLI::App& app, Context& context) {
       ->capture_default_str();
   verb->add_option("--memory", args->memory_mib,
                    "MiB of device memory for operands; 0 for a quarter of the device's")
-      ->check(at_least(0));
+      ->check(integer(0, std::numeric_limits<std::int64_t>::max() >> 20));
   verb->add_flag("--again", args->again, "Measure also what the cache knows");
   verb->add_flag("--candidates", args->candidates, "Print the times of every candidate too");
   verb->add_option("--threads", context.threads, "CPU threads; 0 for all")->check(at_least(0));

@@ -18,8 +18,9 @@ struct WorkArguments {
   std::vector<std::string> models;
   std::string checkpoint;
   std::vector<std::string> token_words = {"1", "16", "128", "512"};
+  bool tokens_given = false;
   std::string dtype;
-  int tp = 1;
+  std::vector<int> tp = {1};
 
   /// M of models and checkpoints, in the order given.
   [[nodiscard]] std::vector<std::int64_t> tokens() const;
@@ -33,9 +34,14 @@ struct Job {
   harness::Case test_case;
   std::optional<std::string> model;
   int tp = 1;
+  bool regret = false;  ///< of bench: the choice is compared with the best config too
 };
 
-/// Of everything but the checkpoint. Errors: kInvalidArgument for a case, model or tp that is none.
+/// --model all: what no model of the list fits is left out, and each shape comes once.
+[[nodiscard]] bool is_all_models(const WorkArguments& args);
+
+/// Of everything but the checkpoint. Errors: kInvalidArgument for a case, model or tp that is none,
+/// and for an option that nothing of the work would read.
 [[nodiscard]] Expected<std::vector<Job>> jobs_of(const WorkArguments& args);
 
 }  // namespace sluice::cli

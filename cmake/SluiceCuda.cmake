@@ -5,8 +5,12 @@
 #   75-virtual  PTX for Turing, the oldest GPU that the portable variant runs on (JIT at first use)
 #   80          machine code for Ampere and Ada (8.x), and PTX that GPUs newer than Hopper JIT
 #   90a-real    machine code for Hopper with wgmma and setmaxnreg; has no forward-compatible PTX
+# and what SLUICE_CUDA_FURTHER adds: the wheel has all, a build for one GPU compiles faster without.
+set(SLUICE_CUDA_FURTHER "" CACHE STRING
+  "More compute capabilities to compile machine code for, such as 86;89;100;120")
+list(TRANSFORM SLUICE_CUDA_FURTHER APPEND -real OUTPUT_VARIABLE sluice_cuda_further)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 75-virtual 80 90a-real)
+  set(CMAKE_CUDA_ARCHITECTURES 75-virtual 80 90a-real ${sluice_cuda_further})
 endif()
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # the driver is then the only CUDA file a user needs
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)

@@ -10,7 +10,8 @@ install(TARGETS sluice sluice_static EXPORT sluice-targets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(SKBUILD)  # a wheel holds no symbolic links: one file, called by its SONAME
-  set_target_properties(sluice PROPERTIES VERSION ${PROJECT_VERSION_MAJOR})
+  get_target_property(soversion sluice SOVERSION)
+  set_target_properties(sluice PROPERTIES VERSION ${soversion})
 endif()
 if(TARGET sluice_cli)
   file(RELATIVE_PATH library_from_program
@@ -19,6 +20,7 @@ if(TARGET sluice_cli)
   set_target_properties(sluice_cli PROPERTIES
     INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN/${library_from_program}")
   install(TARGETS sluice_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+  install(TARGETS sluice_verify LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
   # `sluice report` runs this package with the python3 that it finds.
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/python/src/ DESTINATION ${CMAKE_INSTALL_DATADIR}/sluice/python
     PATTERN __pycache__ EXCLUDE)

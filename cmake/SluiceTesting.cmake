@@ -1,8 +1,8 @@
 # sluice_add_test(<name> TIER <label> SOURCES <files…> [LIBRARIES <targets…>] [ARGS <args…>]
-#                 [NO_HARNESS | STATIC] [THREAD_SANITIZER])
+#                 [NO_HARNESS] [STATIC] [THREAD_SANITIZER])
 # One GoogleTest program, one CTest entry, labelled by tier: unit, property, numerics, gpu, self, large.
 # NO_HARNESS: links the library alone; src/ stays on the include path for the scalar maths.
-# STATIC: the same with the static library, whose hidden functions can be tested.
+# STATIC: links the static library, whose hidden functions can be tested.
 # THREAD_SANITIZER: the program's own sources are built with it, whatever the rest is.
 find_package(GTest REQUIRED)
 
@@ -21,7 +21,8 @@ function(sluice_add_test name)
     message(FATAL_ERROR "sluice_add_test(${name}): TIER and SOURCES are required")
   endif()
   add_executable(${name} ${arg_SOURCES})
-  if(arg_NO_HARNESS OR arg_STATIC)
+  set_target_properties(${name} PROPERTIES SLUICE_LINKS_STATIC ${arg_STATIC})
+  if(arg_NO_HARNESS)
     target_link_libraries(${name} PRIVATE $<IF:$<BOOL:${arg_STATIC}>,sluice::static,sluice::sluice>)
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   else()

@@ -76,7 +76,9 @@ int main(void) {
   if (workspace.bytes > 0 && sluice_workspace_init(workspace, &device, NULL, &error) != SLUICE_OK) {
     return fail(&error);
   }
-  if (sluice_run(&plan, &operands, workspace, NULL, &error) != SLUICE_OK) return fail(&error);
+  const sluice_run_args args = {
+      .struct_size = sizeof(args), .operands = &operands, .workspace = workspace};
+  if (sluice_run(&plan, &args, &error) != SLUICE_OK) return fail(&error);
   free(block);
 
   const double want = expected_y(x, w_gate, w_up, w_down);

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "harness/bench.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <initializer_list>
+#include <set>
 #include <string_view>
 
 #include "harness/data.hpp"
@@ -93,8 +97,7 @@ Expected<Part> make_part(const Case& c, Rig& rig, const BenchOptions& options) {
 
   // A training step keeps what its forward operator read and wrote, whoever recomputes what.
   const bool trains = options.pass == Pass::kBackward || options.pass == Pass::kFull;
-  const std::int64_t rotating =
-      bytes_where(c.problem, [&](Operand id) { return trains || timing::rotates(c.problem, id); });
+  const std::int64_t rotating = trains ? operand_bytes(c.problem) : rotating_bytes(c.problem);
   const std::size_t copies =
       options.copies > 0 ? options.copies : timing::chain_copies(rotating, rig.device());
   for (std::size_t i = 0; i < copies; ++i) {
@@ -278,6 +281,19 @@ Expected<std::vector<Timing>> time_parts(const std::vector<Part>& parts,
   return timings;
 }
 
+// The kernels of the plans' steps, each once, by commas.
+std::string kernels_of(std::initializer_list<const Plan*> plans) {
+  std::set<std::string> names;
+  for (const Plan* made : plans) {
+    const std::string config = made->config_name();
+    const Options forced{.variant = made->variant_name(), .config = config.c_str()};
+    for (const ExplainedStep& step : explain(made->problem, made->device, forced).steps) {
+      names.insert(step.kernel);
+    }
+  }
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
 // The row of both halves of a training step together.
 Row full_row(const std::vector<Part>& parts, const Timing& timing, const Ceilings& ceilings) {
   Row row = make_row(parts.back().test_case, parts.back().plan, timing, ceilings);
@@ -286,6 +302,7 @@ Row full_row(const std::vector<Part>& parts, const Timing& timing, const Ceiling
   const double work = flops(forward) + flops(backward);
   const double bytes = bytes_moved(forward) + bytes_moved(backward);
   row.pass = "full";
+  row.kernels = kernels_of({&parts.front().plan, &parts.back().plan});
   row.tflops = work / timing.median_us * 1e-6;
   row.gbps = bytes / timing.median_us * 1e-3;
   if (const auto floor = floor_us(ceilings, bytes, work)) {
@@ -335,6 +352,10 @@ std::int64_t operand_bytes(const Problem& problem) {
   return bytes_where(problem, [](Operand) { return true; });
 }
 
+std::int64_t rotating_bytes(const Problem& problem) {
+  return bytes_where(problem, [&](Operand id) { return timing::rotates(problem, id); });
+}
+
 Row make_row(const Case& c, const Plan& made, const Timing& timing, const Ceilings& ceilings) {
   const Problem& p = c.problem;
   Row row;
@@ -348,15 +369,16 @@ Row make_row(const Case& c, const Plan& made, const Timing& timing, const Ceilin
   row.gate = gate_text(p.gate);
   row.layout = layout_text(c);
   row.variant = made.variant_name();
-  row.config = made.config.name;
+  row.config = made.config_name();
+  row.test_case = format_case(c);
+  row.kernels = kernels_of({&made});
   row.threads = made.threads;
   row.us = timing.median_us;
   row.us_p10 = timing.p10_us;
   row.us_p90 = timing.p90_us;
   row.tflops = flops(p) / timing.median_us * 1e-6;
   row.gbps = bytes_moved(p) / timing.median_us * 1e-3;
-  const bool bf16 =
-      std::string_view(made.config.name).ends_with(to_string(SimdTarget::kAvx512Bf16));
+  const bool bf16 = std::string_view(row.config).ends_with(to_string(SimdTarget::kAvx512Bf16));
   const Arithmetic arithmetic = bf16 ? Arithmetic::kBf16Dots : Arithmetic::kFma;
   if (const auto floor = floor_us(ceilings, bytes_moved(p), flops(p), arithmetic)) {
     row.roof_fraction = *floor / timing.median_us;

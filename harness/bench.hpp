@@ -92,5 +92,7 @@ void set_baseline(Row& row, const std::string& name, std::int64_t extra_bytes,
 
 /// Bytes of all operands of a problem, weights of one layer included.
 [[nodiscard]] std::int64_t operand_bytes(const Problem& problem);
+/// Of those, the bytes that each copy of a forward pass has of its own (timing::rotates()).
+[[nodiscard]] std::int64_t rotating_bytes(const Problem& problem);
 
 }  // namespace sluice::harness

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
 #include <utility>
 
@@ -108,8 +107,11 @@ double rounding_error(double magnitude, DType dtype) noexcept {
   return std::max(0.5 * epsilon(dtype) * std::fabs(magnitude), half_smallest);
 }
 
-Rounding::Rounding(const Problem& problem)
+Rounding::Rounding(const Problem& problem, Rounds rounds)
     : gate_(problem.gate),
+      x_dtype_(problem.x_dtype),
+      round_gate_(problem.round_gate),
+      unfused_(rounds == Rounds::kUnfused),
       fixed_tokens_((problem.x_dtype == DType::kBF16 || problem.x_dtype == DType::kF16) &&
                     (problem.w_dtype == DType::kQ8_0 || problem.w_dtype == DType::kQ4_0)),
       flushes_bf16_(problem.x_dtype == DType::kBF16 &&
@@ -181,14 +183,29 @@ Uncertain Rounding::stored(Uncertain v, DType dtype) const noexcept {
   return v;
 }
 
+Uncertain Rounding::added(Uncertain q, const Uncertain& addend, DType dtype) const noexcept {
+  if (unfused_) q = stored(q, dtype);
+  q.value += addend.value;
+  const double step = u_ * (std::fabs(q.value) + q.error() + addend.error());
+  q.bound += addend.bound + step;
+  q.spread = std::hypot(q.spread, addend.spread, step);
+  q.common += addend.common;
+  q.may_overflow = q.may_overflow || addend.may_overflow;
+  return q;
+}
+
 // Error of act(v) and act'(v) at an exact v, by propagating kGateRoundoffs through the formulas of
 // src/math/gate.hpp.
 Rounding::ActError Rounding::activation_error(double v) const noexcept {
-  const double e = kGateRoundoffs * u_;
   const double alpha = static_cast<double>(gate_.alpha);
+  // An unfused program has no operator with an alpha: it stores alpha v, its sigmoid and,
+  // backwards, each of four products.
+  const bool composed = unfused_ && alpha != 1;
+  const double e = (composed ? 2 * epsilon(x_dtype_) : 0) + kGateRoundoffs * u_;
+  const double least = composed ? std::max(tiny_, rounding_error(0, x_dtype_)) : tiny_;
   const auto sigmoid_error = [&](double t, double s) {
     const double spread = s < 1 ? std::fabs(t) * (1 - s) : 0.0;  // t may be infinite where s is 1
-    return e * s * (1 + spread) + tiny_;
+    return e * s * (1 + spread) + least;
   };
   switch (gate_.activation) {
     case Activation::kSilu: {
@@ -204,8 +221,11 @@ Rounding::ActError Rounding::activation_error(double v) const noexcept {
       const double s = math::sigmoid(t);
       const double ds = sigmoid_error(t, s);
       const double slope = 2 * kSqrt2OverPi * std::fabs(v) * (1 + 3 * cubic);
-      return {std::fabs(v) * (ds + e * s),
-              ds * (1 + slope * std::fabs(1 - 2 * s)) + e * (s + slope * s * (1 - s))};
+      // PyTorch computes (1 + tanh) / 2, whose error is absolute as erf's below.
+      const double of_tanh = unfused_ ? 2 * e : 0;
+      return {std::fabs(v) * (ds + e * s + of_tanh), ds * (1 + slope * std::fabs(1 - 2 * s)) +
+                                                         e * (s + slope * s * (1 - s)) +
+                                                         of_tanh * (1 + slope)};
     }
     case Activation::kGeluErf: {
       // erf is allowed an absolute error: kernels compute (1 + erf) / 2.
@@ -229,8 +249,11 @@ Rounding::ActError Rounding::activation_error(double v) const noexcept {
 Uncertain Rounding::scaled(const Uncertain& g) const noexcept {
   Uncertain out = g;
   if (gate_.gate_multiplier != 1.0F && gate_.gate_multiplier != 0.0F) {
-    const double flushed = tiny_ / std::fabs(static_cast<double>(gate_.gate_multiplier));
-    const double step = u_ * (std::fabs(g.value) + g.error()) + flushed;
+    const double multiplier = std::fabs(static_cast<double>(gate_.gate_multiplier));
+    double step = u_ * (std::fabs(g.value) + g.error()) + tiny_ / multiplier;
+    if (unfused_) {
+      step += rounding_error(multiplier * (std::fabs(g.value) + g.error()), x_dtype_) / multiplier;
+    }
     out.bound += step;
     out.spread = std::hypot(g.spread, step);
   }
@@ -245,6 +268,9 @@ Uncertain Rounding::gate_mul(const Uncertain& g_in, const Uncertain& u) const no
 GateGradErrors Rounding::gate_mul_grad(const Uncertain& g_in, const Uncertain& u,
                                        const Uncertain& dh) const noexcept {
   const Uncertain g = scaled(g_in);
+  // What fp32 and wider types round is an error like any other's, in whatever order.
+  const bool rounds = round_gate_ && size_bytes(x_dtype_) == 2;
+  if (rounds) return rounded_gate_grad(g, u.value, dh.value);
   const auto center = math::gate_mul_grad(gate_, g.value, u.value, dh.value);
   GateGradErrors out;
   out.h.value = math::gate_mul(gate_, g.value, u.value);
@@ -263,37 +289,147 @@ GateGradErrors Rounding::gate_mul_grad(const Uncertain& g_in, const Uncertain& u
   // At an infinite v the derivative of gelu_tanh is its limit, or the NaN of infinity times 0.
   if (gate_.activation == Activation::kGeluTanh && std::isinf(v)) out.dg.may_overflow = true;
   add_input_errors(gate_, g, u, dh, out);
-  // Errors of the evaluation. The order of a product is free, so a part of it may be flushed to 0
-  // before the rest multiplies it, or leave the range.
-  const auto evaluated = [this](Uncertain& q, std::initializer_list<double> factors, double error) {
-    double above = 1;
-    double below = 1;
-    bool infinite = false;
-    for (const double factor : factors) {
-      const double size = std::fabs(factor);
-      infinite = infinite || std::isinf(size);
-      if (std::isfinite(size)) (size > 1 ? above : below) *= size;
-    }
-    if (above > max_ || (infinite && below < tiny_)) q.may_overflow = true;
-    if (!std::isfinite(q.value) || !std::isfinite(error)) return;
-    const double own = error + tiny_ * above;
-    q.bound += own;
-    q.spread = std::hypot(q.spread, own);
-  };
   const auto act = math::activate_grad(gate_.activation, v, static_cast<double>(gate_.alpha));
   const ActError act_error = activation_error(v);
-  // Of |outer| (|factor| + its error): the error, and a rounding for each product.
-  const auto product_error = [this](double outer, double factor, double error) {
-    return std::fabs(outer) * (error + 8 * u_ * std::fabs(factor));
-  };
-  evaluated(out.h, {om, act.value, w}, product_error(om * w, act.value, act_error.value));
+  add_evaluation(out.h, {om, act.value, w}, product_error(om * w, act.value, act_error.value));
   const bool cut_g = gm * g.value > limit;
   const bool cut_u = std::fabs(u.value) > limit;
-  evaluated(
+  add_evaluation(
       out.dg, {om, gm, act.derivative, w, dh.value},
       cut_g ? 0 : product_error(om * gm * w * dh.value, act.derivative, act_error.derivative));
-  evaluated(out.du, {om, act.value, dh.value},
-            cut_u ? 0 : product_error(om * dh.value, act.value, act_error.value));
+  add_evaluation(out.du, {om, act.value, dh.value},
+                 cut_u ? 0 : product_error(om * dh.value, act.value, act_error.value));
+  if (unfused_) add_gate_stores(g, u, dh.value, out);
+  return out;
+}
+
+// What an unfused program stores between its products: act(v); w, if it has an offset; what a
+// multiplier is still to multiply; backwards dh · w. `g` is scaled().
+void Rounding::add_gate_stores(const Uncertain& g, const Uncertain& u, double dh,
+                               GateGradErrors& out) const noexcept {
+  const auto limit = static_cast<double>(gate_.limit);
+  const double gm = std::fabs(static_cast<double>(gate_.gate_multiplier));
+  const double om = std::fabs(static_cast<double>(gate_.output_multiplier));
+  const double offset = static_cast<double>(gate_.up_offset);
+  const double scaled_g = static_cast<double>(gate_.gate_multiplier) * g.value;
+  const double v = std::min(scaled_g, limit);
+  const auto at = math::activate_grad(gate_.activation, v, static_cast<double>(gate_.alpha));
+  // The clamp cuts for sure.
+  const bool cut_g = scaled_g - gm * g.error() > limit;
+  const bool cut_u = std::fabs(u.value) - u.error() > limit;
+  const double slope = cut_g ? 0.0 : std::fabs(at.derivative);
+  const double act = std::fabs(at.value) + slope * gm * g.error();
+  const double w = std::fabs(std::clamp(u.value, -limit, limit) + offset) + u.error();
+  const auto store = [this](bool is_stored, double size) {
+    return is_stored ? rounding_error(size, x_dtype_) : 0.0;
+  };
+  const double act_step = store(true, act);
+  const double w_step = store(offset != 0, w);
+  const double h = (act + act_step) * (w + w_step);
+  const double product = (w + w_step) * std::fabs(dh);
+  const auto add = [this](Uncertain& q, std::initializer_list<double> parts, double step) {
+    for (const double part : parts) {
+      if (std::isfinite(part) && part > largest(x_dtype_)) q.may_overflow = true;
+    }
+    if (!std::isfinite(step) || !std::isfinite(q.value)) return;
+    q.bound += step;
+    q.spread = std::hypot(q.spread, step);
+  };
+  add(out.h, {act, w, h, std::fabs(scaled_g)}, om * (h - act * w + store(om != 1, h)));
+  // What is stored as 0 before an infinity multiplies it.
+  const bool lost = act - activation_error(v).value <= act_step;
+  if (lost && std::isinf(w)) out.h.may_overflow = true;
+  if (lost && std::isinf(dh)) out.du.may_overflow = true;
+  const double grad = om * slope * product;
+  const double alpha = std::fabs(static_cast<double>(gate_.alpha));
+  const double subnormal = 4 * std::max(alpha, 1.0) * om * store(alpha != 1, 0);
+  add(out.dg, {w, product, om * product, grad, std::fabs(scaled_g)},
+      gm * slope *
+              (om * (w_step * std::fabs(dh) + store(true, product)) +
+               store(om != 1, om * product)) +
+          gm * (store(gm != 1, grad) + subnormal));
+  if (cut_u) return;
+  add(out.du, {act, om * std::fabs(dh), om * act * std::fabs(dh)},
+      om * std::fabs(dh) * act_step + act * store(om != 1, om * std::fabs(dh)));
+}
+
+// Of |outer| (|factor| + its error): the error, and a rounding for each product.
+double Rounding::product_error(double outer, double factor, double error) const noexcept {
+  return std::fabs(outer) * (error + 8 * u_ * std::fabs(factor));
+}
+
+// Errors of the evaluation. The order of a product is free, so a part of it may be flushed to 0
+// before the rest multiplies it, or leave the range.
+void Rounding::add_evaluation(Uncertain& q, std::initializer_list<double> factors,
+                              double error) const noexcept {
+  double above = 1;
+  double below = 1;
+  bool infinite = false;
+  for (const double factor : factors) {
+    const double size = std::fabs(factor);
+    infinite = infinite || std::isinf(size);
+    if (std::isfinite(size)) (size > 1 ? above : below) *= size;
+  }
+  if (above > max_ || (infinite && below < tiny_)) q.may_overflow = true;
+  if (!std::isfinite(q.value) || !std::isfinite(error)) return;
+  const double own = error + tiny_ * above;
+  q.bound += own;
+  q.spread = std::hypot(q.spread, own);
+}
+
+// Problem::round_gate. Rounding is monotone: what a kernel makes of act(v) or dh · w lies between
+// the roundings of both ends of its error, which nearly always are one number. So the products are
+// taken at both ends and in the middle.
+GateGradErrors Rounding::rounded_gate_grad(const Uncertain& g, double u, double dh) const noexcept {
+  const auto alpha = static_cast<double>(gate_.alpha);
+  const auto limit = static_cast<double>(gate_.limit);
+  const auto gm = static_cast<double>(gate_.gate_multiplier);
+  const auto om = static_cast<double>(gate_.output_multiplier);
+  const double w = std::clamp(u, -limit, limit) + static_cast<double>(gate_.up_offset);
+  const bool cut_u = std::fabs(u) > limit;
+  const auto beyond = [this](double size) { return std::isfinite(size) && std::fabs(size) > max_; };
+  const double product = w * dh;
+  const double product_end = 4 * u_ * std::fabs(product) + tiny_;
+  GateGradErrors out;
+  const auto [corner, count] = corners(g);
+  for (unsigned i = 0; i <= count; ++i) {
+    const double scaled = gm * (i == 0 ? g.value : corner[i - 1]);
+    const double v = math::detail::at_most(scaled, limit);
+    const auto act = math::activate_grad(gate_.activation, v, alpha);
+    const ActError error = activation_error(v);
+    for (const double end : {0.0, -1.0, 1.0}) {
+      const auto rounded_end = [&](double value, double distance) {
+        // An infinite value has no ends, nor a finite one with an error that is NaN.
+        const double at = value + end * distance;
+        return math::rounded(end == 0 || std::isnan(at) ? value : at, x_dtype_);
+      };
+      const double value = om * rounded_end(act.value, error.value);
+      const double slope = om * gm * act.derivative;
+      const double dg = scaled > limit ? 0 : slope * rounded_end(product, product_end);
+      const double du = cut_u ? 0 : value * dh;
+      if (i == 0 && end == 0) {
+        out.h.value = value * w, out.dg.value = dg, out.du.value = du;
+        if (beyond(scaled) || beyond(alpha * v)) out.h.may_overflow = true;
+        if (gate_.activation == Activation::kGeluTanh && std::isinf(v)) out.dg.may_overflow = true;
+      }
+      widen(out.h, value * w);
+      widen(out.dg, dg);
+      widen(out.du, du);
+    }
+  }
+  out.dg.may_overflow = out.dg.may_overflow || out.h.may_overflow;
+  out.du.may_overflow = out.du.may_overflow || out.h.may_overflow;
+  const double v = math::detail::at_most(gm * g.value, limit);
+  const auto act = math::activate_grad(gate_.activation, v, alpha);
+  const double value = math::rounded(act.value, x_dtype_);
+  const double factor = math::rounded(product, x_dtype_);
+  const double slope_error = activation_error(v).derivative;
+  if (std::isinf(factor) && std::fabs(act.derivative) <= slope_error) out.dg.may_overflow = true;
+  const bool cut_g = gm * g.value > limit;
+  add_evaluation(out.h, {om, value, w}, product_error(om * w, value, 0));
+  add_evaluation(out.dg, {om, gm, act.derivative, factor},
+                 cut_g ? 0 : product_error(om * gm * factor, act.derivative, slope_error));
+  add_evaluation(out.du, {om, value, dh}, cut_u ? 0 : product_error(om * dh, value, 0));
   return out;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 
 #include "sluice/operands.hpp"
 #include "sluice/problem.hpp"
@@ -45,10 +46,14 @@ struct GateGradErrors {
   Uncertain du;
 };
 
+/// What a kernel may round on the way. kUnfused: all that a program does which stores the result of
+/// every operator of the formula, in x's type or, behind w_down, in y's.
+enum class Rounds : std::uint8_t { kFused, kUnfused };
+
 /// The error model of one problem.
 class Rounding {
  public:
-  explicit Rounding(const Problem& problem);
+  explicit Rounding(const Problem& problem, Rounds rounds = Rounds::kFused);
 
   /// `count` elements are compared: sets the probability term (docs/numerics.md).
   void set_compared_elements(std::int64_t count) noexcept;
@@ -77,7 +82,12 @@ class Rounding {
   /// `v` after it may have been rounded to `dtype`.
   [[nodiscard]] Uncertain stored(Uncertain v, DType dtype) const noexcept;
 
-  /// h = gate(g, u).
+  /// q + addend, with q stored in `dtype` before by an unfused program.
+  [[nodiscard]] Uncertain added(Uncertain q, const Uncertain& addend, DType dtype) const noexcept;
+
+  [[nodiscard]] bool unfused() const noexcept { return unfused_; }
+
+  /// h = gate(g, u). With Problem::round_gate g and u are exact, as its operators read them.
   [[nodiscard]] Uncertain gate_mul(const Uncertain& g, const Uncertain& u) const noexcept;
 
   /// h, dg and du from g, u and dh.
@@ -91,8 +101,18 @@ class Rounding {
   };
   [[nodiscard]] ActError activation_error(double v) const noexcept;
   [[nodiscard]] Uncertain scaled(const Uncertain& g) const noexcept;
+  void add_gate_stores(const Uncertain& g, const Uncertain& u, double dh,
+                       GateGradErrors& out) const noexcept;
+  [[nodiscard]] double product_error(double outer, double factor, double error) const noexcept;
+  void add_evaluation(Uncertain& q, std::initializer_list<double> factors,
+                      double error) const noexcept;
+  [[nodiscard]] GateGradErrors rounded_gate_grad(const Uncertain& g, double u,
+                                                 double dh) const noexcept;
 
   Gate gate_;
+  DType x_dtype_;
+  bool round_gate_;
+  bool unfused_;
   double u_;
   double max_;
   double tiny_;        // the accumulator's smallest normal number: what may be flushed to zero

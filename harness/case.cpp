@@ -144,8 +144,9 @@ std::string placement_text(const Case& c) {
 
 std::string format_case(const Case& c) {
   const Problem& p = c.problem;
-  std::string out = fmt::format("{}x{}x{}", p.m, p.d, p.h);
-  if (p.op != Op::kMlp) out += fmt::format(":{}", to_string(p.op));
+  const bool norm = p.op == Op::kNorm;
+  std::string out = norm ? fmt::format("{}x{}", p.m, p.d) : fmt::format("{}x{}x{}", p.m, p.d, p.h);
+  if (p.op != Op::kMlp && !norm) out += fmt::format(":{}", to_string(p.op));
   out += types_text(p) + gate_text(p.gate) + placement_text(c);
   if (p.bias_gate_up) out += ":bias";
   if (p.bias_down) out += ":bias_down";
@@ -156,6 +157,7 @@ std::string format_case(const Case& c) {
   if (p.recompute) out += ":recompute";
   if (p.save_dg_du) out += ":save_dg_du";
   if (p.accumulate_dw) out += ":accumulate";
+  if (p.round_gate) out += ":round_gate";
   if (c.broadcast) out += ":broadcast";
   if (c.in_place) out += ":in_place";
   if (c.minimal) out += ":minimal";

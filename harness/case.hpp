@@ -39,9 +39,11 @@ struct Case {
   std::uint64_t seed = 1;
 };
 
-/// Reads `MxDxH[:token]...`. Tokens, each at most once, in any order:
+/// Reads `MxDxH[:token]...`, `MxKxN:linear[:token]...` (down by its general name) or
+/// `MxD:norm[:token]...` (or add_norm: the norm alone). Tokens, each at most once, in any order:
 ///
-///   mlp gate_up down gate_mul gate_mul_grad gate_up_grad mlp_grad     operator; default mlp
+///   mlp gate_up down linear gate_mul gate_mul_grad gate_up_grad mlp_grad input_grad weight_grad
+///   column_sum                                                        operator; default mlp
 ///   bf16 fp16 fp32 fp64, or x/w/y or x/w/y/dw ("fp32/bf16/fp32")      types; default bf16.
 ///       dw (weight gradients) is fp32 where not named, fp64 where x is
 ///   q8_0 q4_0 q4_1                        weights in blocks, x and y of bf16; or as w of x/w/y
@@ -49,7 +51,7 @@ struct Case {
 ///       "(alpha=1.7,limit=7,up_offset=1,gate_multiplier=1.3,output_multiplier=2)" or part of it
 ///   separate concat interleaved1 interleaved8 ...                     placement; default separate;
 ///       all but separate may end in "+up_first"
-///   bias bias_down residual residual_norm_input save recompute save_dg_du accumulate
+///   bias bias_down residual residual_norm_input save recompute save_dg_du accumulate round_gate
 ///   norm add_norm, with "(eps=1e-6,weight_offset=1)" or part of it
 ///   broadcast in_place minimal pad=N align=N seed=N fill=normal|integers|special
 ///

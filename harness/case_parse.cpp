@@ -105,6 +105,7 @@ enum class Kind : std::uint8_t {
   kRecompute,
   kSaveGrads,
   kAccumulate,
+  kRoundGate,
   kBroadcast,
   kInPlace,
   kMinimal,
@@ -136,6 +137,8 @@ constexpr Flag kFlags[] = {
      [](Case& c) { c.problem.save_dg_du = true; }},
     {"accumulate", "mlp_grad: weight gradients are added to what is there", Kind::kAccumulate,
      [](Case& c) { c.problem.accumulate_dw = true; }},
+    {"round_gate", "gate_mul and its gradient: act(g) is rounded to x's type, as eager code does",
+     Kind::kRoundGate, [](Case& c) { c.problem.round_gate = true; }},
     {"broadcast", "inputs but weights, g and u are one row, repeated", Kind::kBroadcast,
      [](Case& c) { c.broadcast = true; }},
     {"in_place", "dg over g and du over u, or y over residual", Kind::kInPlace,
@@ -159,6 +162,7 @@ class Parser {
       more = end != std::string_view::npos;
       rest = more ? rest.substr(end + 1) : std::string_view{};
     }
+    SLUICE_TRY(finish_dims(dims));
     if (!dw_named_ && case_.problem.x_dtype == DType::kF64) case_.problem.dw_dtype = DType::kF64;
     SLUICE_TRY(place(case_));
     return case_;
@@ -167,16 +171,30 @@ class Parser {
  private:
   Status parse_dims(std::string_view token) {
     const auto [m, rest] = cut(token, 'x');
-    const auto [d, h] = cut(rest, 'x');
+    const auto [d, third] = cut(rest, 'x');
+    two_dims_ = d.size() == rest.size() && !rest.empty();
+    const std::string_view h = two_dims_ ? "0" : third;
     const auto md = number<std::int64_t>(m);
     const auto dd = number<std::int64_t>(d);
     const auto hd = number<std::int64_t>(h);
     if (!md || !dd || !hd || *md < 0 || *dd < 0 || *hd < 0) {
-      return bad_token(token, "wanted MxDxH, three counts such as 128x4096x14336");
+      return bad_token(token,
+                       "wanted MxDxH, three counts such as 128x4096x14336 (MxD of a norm alone)");
     }
     case_.problem.m = *md;
     case_.problem.d = *dd;
     case_.problem.h = *hd;
+    return {};
+  }
+
+  // What the words say of the dims: MxD is the norm by itself, of linear they are MxKxN.
+  Status finish_dims(std::string_view dims) {
+    Problem& p = case_.problem;
+    if (two_dims_ && (!p.norm.enabled || op_named_)) {
+      return bad_token(dims, "wanted MxDxH; MxD is for \"norm\" or \"add_norm\" alone");
+    }
+    if (two_dims_) p.op = Op::kNorm;
+    if (linear_) std::swap(p.d, p.h);
     return {};
   }
 
@@ -190,8 +208,11 @@ class Parser {
   Status parse_token(std::string_view token) {
     if (token.empty())
       return bad_token(token, "empty; two \":\" follow each other, or one ends it");
-    if (const auto op = by_name<Op>(token, kOpCount)) {
+    const auto op = token == "linear" ? Op::kLinear : by_name<Op>(token, kOpCount);
+    if (op && *op != Op::kNorm) {
       case_.problem.op = *op;
+      op_named_ = true;
+      linear_ = token == "linear";
       return once(token, Kind::kOp);
     }
     for (const Flag& flag : kFlags) {
@@ -329,6 +350,9 @@ class Parser {
   Case case_{};
   std::uint32_t seen_ = 0;
   bool dw_named_ = false;
+  bool op_named_ = false;
+  bool two_dims_ = false;
+  bool linear_ = false;
 };
 
 }  // namespace
@@ -337,7 +361,9 @@ Expected<Case> parse_case(std::string_view text) { return Parser().parse(text); 
 
 std::vector<TokenHelp> token_help() {
   std::vector<TokenHelp> help = {
-      {names<Op>(0, kOpCount), "operator; default mlp"},
+      {names<Op>(0, static_cast<int>(Op::kNorm)) + ", input_grad, weight_grad, column_sum",
+       "operator; default mlp"},
+      {"linear", "down by its general name, MxKxN: y[M,N] = x[M,K] by w[N,K]"},
       {names<DType>(0, static_cast<int>(DType::kQ8_0)), "type of everything; default bf16"},
       {"x/w/y, x/w/y/dw",
        "types apart, as fp32/bf16/fp32; dw (weight gradients): fp32 if not named, fp64 beside x in "
@@ -349,7 +375,9 @@ std::vector<TokenHelp> token_help() {
       {"separate, concat, interleavedN",
        "gate and up in two tensors (default), one behind the other, or by N rows in turn; the "
        "last two may end in +up_first"},
-      {"norm, add_norm", "RMSNorm of x, or of x + x_residual, before; (eps=1e-6,weight_offset=1)"},
+      {"norm, add_norm",
+       "RMSNorm of x, or of x + x_residual, before, or alone: MxD:norm; "
+       "(eps=1e-6,weight_offset=1)"},
   };
   for (const Flag& flag : kFlags) help.push_back({std::string(flag.name), flag.meaning});
   help.push_back({"pad=N", "rows lie N elements further apart than they are long"});

@@ -11,6 +11,7 @@
 
 #include "harness/checkpoint_blocks.hpp"
 #include "harness/checkpoint_files.hpp"
+#include "harness/checkpoint_packing.hpp"
 #include "harness/checkpoint_settings.hpp"
 
 namespace sluice::harness {
@@ -91,8 +92,9 @@ Expected<Decoder> find_decoder(const CheckpointFiles& files) {
 // Reads one layer, checking each tensor against what the layers before it had.
 class LayerReader {
  public:
-  LayerReader(const CheckpointFiles& files, Checkpoint& checkpoint)
-      : files_(files), checkpoint_(checkpoint) {}
+  LayerReader(CheckpointFiles& files, const GateUpPacking& packing, Checkpoint& checkpoint,
+              std::size_t loaded)
+      : files_(files), packing_(packing), checkpoint_(checkpoint), loaded_(loaded) {}
 
   Status read(const std::string& layer_prefix) {
     MlpLayer layer;
@@ -120,12 +122,45 @@ class LayerReader {
                                  show_shape(both->shape));
     }
     SLUICE_TRY(adopt_dims(merged, {both->shape[0] / 2, both->shape[1]}));
-    SLUICE_TRY(weight(merged, {2 * checkpoint_.h, checkpoint_.d}, layer.w_gate));
-    SLUICE_TRY(bias(mlp + "gate_up_proj.bias", 2 * checkpoint_.h, layer.b_gate));
+    const void* weights = nullptr;
+    const void* biases = nullptr;
+    SLUICE_TRY(weight(merged, {2 * checkpoint_.h, checkpoint_.d}, weights));
+    SLUICE_TRY(bias(mlp + "gate_up_proj.bias", 2 * checkpoint_.h, biases));
+    const std::int64_t h = checkpoint_.h;
+    const std::int64_t block = packing_.block_rows == 0 ? h : packing_.block_rows;
+    if (h % block != 0) {
+      return invalid(files_, "tensor " + printable(merged) + ": H = " + std::to_string(h) +
+                                 " is no multiple of the " + std::to_string(block) +
+                                 " rows of a block");
+    }
     layer.merged = true;
-    layer.w_up = half(layer.w_gate, checkpoint_.h * bytes_of(checkpoint_.dtype, checkpoint_.d));
-    layer.b_up = half(layer.b_gate, checkpoint_.h * size_bytes(bias_dtype(checkpoint_)));
+    layer.w_gate = weights;
+    layer.w_up = behind(weights, block * bytes_of(checkpoint_.dtype, checkpoint_.d));
+    if (block < h) {
+      layer.w_gate_up_layout = interleaved_rows(block, checkpoint_.d, checkpoint_.dtype);
+      if (biases != nullptr) SLUICE_TRY(unpack_biases(biases, block, layer));
+    } else {
+      layer.b_gate = biases;
+      layer.b_up = behind(biases, h * size_bytes(bias_dtype(checkpoint_)));
+      if (packing_.order == PackOrder::kUpGate) std::swap(layer.b_gate, layer.b_up);
+    }
+    if (packing_.order == PackOrder::kUpGate) std::swap(layer.w_gate, layer.w_up);
     return {};
+  }
+
+  Status unpack_biases(const void* biases, std::int64_t block, MlpLayer& layer) {
+    const std::int64_t element = size_bytes(bias_dtype(checkpoint_));
+    const Packing packing{.h = checkpoint_.h,
+                          .d = 1,
+                          .element_bytes = element,
+                          .block_rows = block,
+                          .order = packing_.order};
+    const auto bytes = static_cast<std::size_t>(checkpoint_.h * element);
+    std::byte* const gate = checkpoint_.unpacked_biases.emplace_back(bytes).data();
+    std::byte* const up = checkpoint_.unpacked_biases.emplace_back(bytes).data();
+    layer.b_gate = gate;
+    layer.b_up = up;
+    return unpack_gate_up(packing, biases, gate, up);
   }
 
   Status read_separate(const std::string& mlp, MlpLayer& layer) {
@@ -189,7 +224,7 @@ class LayerReader {
   }
 
   Status take(const TensorView& view, DType dtype, const std::vector<std::int64_t>& shape,
-              const void*& pointer) const {
+              const void*& pointer) {
     if (view.dtype != dtype) {
       return invalid(files_, "tensor " + printable(view.name) + ": dtype " +
                                  (view.dtype ? to_string(*view.dtype) : view.dtype_name.c_str()) +
@@ -201,7 +236,11 @@ class LayerReader {
                                  ", got " + show_shape(view.shape));
     }
     pointer = view.data;
-    return {};
+    return load(view);
+  }
+
+  Status load(const TensorView& view) {
+    return checkpoint_.layers.size() < loaded_ ? files_.load(view) : Status{};
   }
 
   Status bias(const std::string& name, std::int64_t size, const void*& pointer) {
@@ -232,19 +271,21 @@ class LayerReader {
     }
     layer.norm_weight = view->data;
     layer.norm_dtype = *view->dtype;
-    return {};
+    return load(*view);
   }
 
-  static const void* half(const void* base, std::int64_t bytes) {
+  static const void* behind(const void* base, std::int64_t bytes) {
     return base == nullptr ? nullptr : static_cast<const std::byte*>(base) + bytes;
   }
 
-  const CheckpointFiles& files_;
+  CheckpointFiles& files_;
+  GateUpPacking packing_;
   Checkpoint& checkpoint_;
+  std::size_t loaded_;
   bool dtype_known_ = false;
 };
 
-Status read_embedding(const CheckpointFiles& files, const std::string& prefix,
+Status read_embedding(CheckpointFiles& files, const std::string& prefix, bool loaded,
                       Checkpoint& checkpoint) {
   const TensorView* const view = files.find(prefix + "embed_tokens.weight");
   if (view == nullptr) return {};
@@ -253,7 +294,7 @@ Status read_embedding(const CheckpointFiles& files, const std::string& prefix,
                               std::to_string(checkpoint.d) + "], got " + show_shape(view->shape));
   }
   checkpoint.embedding = *view;
-  return {};
+  return loaded ? files.load(*view) : Status{};
 }
 
 std::int64_t common_alignment(const Checkpoint& checkpoint) {
@@ -269,19 +310,21 @@ std::int64_t common_alignment(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-Expected<Checkpoint> open_checkpoint(const std::string& path) {
+Expected<Checkpoint> open_checkpoint(const std::string& path, std::size_t loaded) {
   Expected<CheckpointFiles> files = open_checkpoint_files(path);
   if (!files) return files.error();
   const Expected<Decoder> decoder = find_decoder(*files);
   if (!decoder) return decoder.error();
   Checkpoint checkpoint;
   SLUICE_TRY(read_blocks(*files));
-  LayerReader reader(*files, checkpoint);
+  const Expected<GateUpPacking> packing = read_packing(*files);
+  if (!packing) return packing.error();
+  LayerReader reader(*files, *packing, checkpoint, loaded);
   for (const std::int64_t layer : decoder->layers) {
     SLUICE_TRY(reader.read(decoder->prefix + "layers." + std::to_string(layer) + "."));
   }
   SLUICE_TRY(read_settings(*files, checkpoint));
-  SLUICE_TRY(read_embedding(*files, decoder->prefix, checkpoint));
+  SLUICE_TRY(read_embedding(*files, decoder->prefix, loaded > 0, checkpoint));
   checkpoint.alignment_bytes = common_alignment(checkpoint);
   checkpoint.shards = std::move(files->shards);
   return checkpoint;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gated MLPs of a real model, as a Hugging Face checkpoint ships them: mapped, not copied.
+// The gated MLPs of a real model, as a Hugging Face checkpoint ships them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@
 
 namespace sluice::harness {
 
-/// The weights of one layer's MLP. Pointers are into the mapped files, rows without gaps; gate and
-/// up of a merged tensor share one buffer, gate first. Null where the checkpoint has none.
+/// The weights of one layer's MLP. Pointers are into the files' images, rows without gaps; gate and
+/// up of a merged tensor share one buffer. Null where the checkpoint has none.
 struct MlpLayer {
   const void* w_gate = nullptr;       ///< [H, D]
   const void* w_up = nullptr;         ///< [H, D]
@@ -26,7 +27,7 @@ struct MlpLayer {
   const void* norm_weight = nullptr;  ///< [D], of the norm before the MLP
   Layout w_gate_up_layout{};          ///< of w_gate and w_up
   Layout w_down_layout{};             ///< of w_down
-  bool merged = false;                ///< w_gate and w_up are halves of one tensor
+  bool merged = false;                ///< w_gate and w_up are rows of one tensor
   DType dtype = DType::kBF16;         ///< of weights; the same in every layer
   DType norm_dtype = DType::kBF16;    ///< of norm_weight
 };
@@ -51,6 +52,8 @@ struct Checkpoint {
   bool assumed_eps = false;         ///< neither gives rms_norm_eps
 
   std::vector<SafeTensors> shards;  ///< the files that the pointers point into
+  /// Biases that a file has packed, unpacked: operators read vectors without gaps.
+  std::vector<std::vector<std::byte>> unpacked_biases;
 };
 
 /// The type of biases: that of the weights, fp32 beside weights in blocks.
@@ -58,13 +61,16 @@ struct Checkpoint {
   return is_block_type(checkpoint.dtype) ? DType::kF32 : checkpoint.dtype;
 }
 
-/// Opens the MLPs of a Llama-style checkpoint.
+/// Opens the MLPs of a Llama-style checkpoint. All layers are checked, by their headers; the
+/// tensors of the first `loaded` are read, and the embedding where that is above 0. What is not
+/// read holds zeros.
 ///
 /// `path` is a .safetensors file, a model.safetensors.index.json, or a folder that holds one of
 /// them. Tensors, with L from 0 without a gap and the usual prefixes ("model.", none,
 /// "language_model.model.", "model.language_model."):
 ///   layers.L.mlp.gate_proj.weight, up_proj.weight [H, D] (+ .bias [H]), or
-///   layers.L.mlp.gate_up_proj.weight [2H, D], gate first (+ .bias [2H]), as Phi-3 has it;
+///   layers.L.mlp.gate_up_proj.weight [2H, D] (+ .bias [2H]): halves, gate first, as Phi-3 has it,
+///   or packed in blocks of rows as the metadata say (docs/checkpoints.md);
 ///   layers.L.mlp.down_proj.weight [D, H] (+ .bias [D]);
 ///   layers.L.pre_feedforward_layernorm.weight (Gemma-2 and later) or
 ///   post_attention_layernorm.weight [D], optional; embed_tokens.weight [V, D], optional.
@@ -74,12 +80,14 @@ struct Checkpoint {
 /// its text_config), else from the file's own metadata, else silu and 1e-5 are assumed and marked
 /// so.
 ///
-/// Errors: kInvalidArgument for what parse_safetensors() refuses, a missing shard, tensor, layer or
+/// Errors: kInvalidArgument for what parse_safetensors() refuses, files that become shorter while
+/// they are read, a missing shard, tensor, layer or
 /// projection, a shard name that leaves the folder, unequal or wrong shapes, mixed dtypes, rows
 /// that are not whole blocks, a config that contradicts the tensors; kUnsupported for other
 /// quantised weights, mixtures of experts and unknown activations. Messages name file, layer and
 /// tensor.
-[[nodiscard]] Expected<Checkpoint> open_checkpoint(const std::string& path);
+[[nodiscard]] Expected<Checkpoint> open_checkpoint(
+    const std::string& path, std::size_t loaded = std::numeric_limits<std::size_t>::max());
 
 /// Token ids that spread `m` rows over a vocabulary: floor(frac(i·phi)·V), the golden-ratio
 /// sequence, which repeats no id while V > 2.3·m. Deterministic. Source: Weyl; three-gap theorem.

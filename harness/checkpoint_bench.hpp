@@ -41,7 +41,7 @@ struct CheckpointBench {
 ///
 /// Each layer's fused y is compared with the oracle on sampled rows first; where all pass, passes
 /// over the layers are timed, so that weights come from memory as in a model. On a rig whose memory
-/// is the host's the mapped weights are used where they lie.
+/// is the host's the weights are used where they were read to.
 /// Errors: kInvalidArgument where the layers differ in bias or layout; those of embedding_rows(),
 /// plan(), run() and the rig.
 [[nodiscard]] Expected<CheckpointBench> bench_checkpoint(const Checkpoint& checkpoint,

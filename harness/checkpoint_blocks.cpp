@@ -51,22 +51,13 @@ Status read_tensor(const CheckpointFiles& files, DType dtype, TensorView& view) 
 }  // namespace
 
 Status read_blocks(CheckpointFiles& files) {
-  std::optional<std::string> name;
-  for (const SafeTensors& shard : files.shards) {
-    const auto found = shard.metadata().find(std::string_view(kKey));
-    if (found == shard.metadata().end()) continue;
-    if (name && *name != found->second) {
-      return make_error(ErrorCode::kInvalidArgument, "%s: %s is %s in one shard and %s in another",
-                        printable(files.source).c_str(), kKey, printable(*name).c_str(),
-                        printable(found->second).c_str());
-    }
-    name = found->second;
-  }
-  if (!name) return {};
-  const std::optional<DType> dtype = block_type(*name);
+  const Expected<std::optional<std::string>> name = files.metadata(kKey);
+  if (!name) return name.error();
+  if (!*name) return {};
+  const std::optional<DType> dtype = block_type(**name);
   if (!dtype) {
     return make_error(ErrorCode::kUnsupported, "%s: %s is \"%s\", wanted q8_0, q4_0 or q4_1",
-                      printable(files.source).c_str(), kKey, printable(*name, 40).c_str());
+                      printable(files.source).c_str(), kKey, printable(**name, 40).c_str());
   }
   for (auto& [tensor, view] : files.tensors) {
     if (!is_mlp_weight(tensor) || view.dtype_name != "U8") continue;

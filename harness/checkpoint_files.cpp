@@ -6,7 +6,7 @@
 #include <system_error>
 #include <utility>
 
-#include "harness/mapped_file.hpp"
+#include "harness/file_image.hpp"
 #include "harness/strict_json.hpp"
 
 namespace sluice::harness {
@@ -75,9 +75,9 @@ Status add_shard(CheckpointFiles& files, const std::string& path, const WeightMa
 }
 
 Status add_indexed(CheckpointFiles& files, const fs::path& index) {
-  const Expected<MappedFile> mapped = MappedFile::open(index.string());
-  if (!mapped) return mapped.error();
-  const Expected<WeightMap> weight_map = parse_weight_map(mapped->text(), index.string());
+  const Expected<FileImage> image = read_whole(index.string());
+  if (!image) return image.error();
+  const Expected<WeightMap> weight_map = parse_weight_map(image->text(), index.string());
   if (!weight_map) return weight_map.error();
   std::vector<std::string> shards;
   for (const auto& entry : *weight_map) shards.push_back(entry.second);
@@ -136,6 +136,32 @@ const TensorView* CheckpointFiles::find(std::string_view name) const noexcept {
   return found == tensors.end() ? nullptr : &found->second;
 }
 
+Status CheckpointFiles::load(const TensorView& view) {
+  for (SafeTensors& shard : shards) {
+    if (shard.holds(view)) return shard.load(view);
+  }
+  return {};
+}
+
+void CheckpointFiles::unload(const TensorView& view) noexcept {
+  for (SafeTensors& shard : shards) shard.unload(view);
+}
+
+Expected<std::optional<std::string>> CheckpointFiles::metadata(std::string_view key) const {
+  std::optional<std::string> value;
+  for (const SafeTensors& shard : shards) {
+    const auto found = shard.metadata().find(key);
+    if (found == shard.metadata().end()) continue;
+    if (value && *value != found->second) {
+      return make_error(ErrorCode::kInvalidArgument, "%s: %s is %s in one shard and %s in another",
+                        printable(source).c_str(), std::string(key).c_str(),
+                        printable(*value).c_str(), printable(found->second).c_str());
+    }
+    value = found->second;
+  }
+  return value;
+}
+
 Expected<CheckpointFiles> open_checkpoint_files(const std::string& path) {
   fs::path file(path);
   std::error_code error;
@@ -154,9 +180,9 @@ Expected<CheckpointFiles> open_checkpoint_files(const std::string& path) {
   }
   const fs::path config = file.parent_path() / "config.json";
   if (is_there(config)) {
-    const Expected<MappedFile> mapped = MappedFile::open(config.string());
-    if (!mapped) return mapped.error();
-    Expected<json> document = parse_json(mapped->text(), config.string());
+    const Expected<FileImage> image = read_whole(config.string());
+    if (!image) return image.error();
+    Expected<json> document = parse_json(image->text(), config.string());
     if (!document) return document.error();
     files.config = *std::move(document);
   }

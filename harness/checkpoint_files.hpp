@@ -4,6 +4,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,10 +32,17 @@ struct CheckpointFiles {
   nlohmann::json config = nlohmann::json::object();  ///< config.json, or {} where there is none
 
   [[nodiscard]] const TensorView* find(std::string_view name) const noexcept;
+  /// Reads the data of a view of `tensors`. Errors: those of FileImage::read().
+  Status load(const TensorView& view);
+  /// Gives back the memory of a view's data, which may then be load()ed again.
+  void unload(const TensorView& view) noexcept;
+  /// The value of a key of the shards' metadata, of those that have it. Errors: kInvalidArgument
+  /// where they differ in it.
+  [[nodiscard]] Expected<std::optional<std::string>> metadata(std::string_view key) const;
 };
 
-/// Opens what `path` names; see open_checkpoint(). Of an index, every shard must be there and hold
-/// every tensor the weight_map places in it.
+/// Opens what `path` names and reads the headers; see open_checkpoint(). Of an index, every shard
+/// must be there and hold every tensor the weight_map places in it.
 [[nodiscard]] Expected<CheckpointFiles> open_checkpoint_files(const std::string& path);
 
 }  // namespace sluice::harness

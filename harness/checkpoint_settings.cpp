@@ -121,6 +121,13 @@ Status read_settings(const CheckpointFiles& files, Checkpoint& checkpoint) {
     }
   }
 
+  // More are no contradiction: layers that guess further tokens come behind those of the model.
+  const std::optional<double> said = settings.number("num_hidden_layers");
+  if (said && *said > static_cast<double>(checkpoint.layers.size())) {
+    return invalid(files, "config says num_hidden_layers = " + std::to_string(*said) +
+                              ", the tensors are of " + std::to_string(checkpoint.layers.size()));
+  }
+
   checkpoint.name = settings.text("name");
   if (checkpoint.name.empty()) checkpoint.name = settings.text("_name_or_path");
   // A path would name somebody's machine: its last part is the model's name.

@@ -26,7 +26,7 @@ const char* operand_name(Operand id) {
 bool Comparison::mistrusted() const noexcept {
   const std::int64_t checked = compared - unchecked;
   if (checked < kLeastForTrust) return false;
-  return informative == 0 || informative * kTrustedShare < checked - exact_zeros;
+  return informative == 0 || informative * kTrustedShare < checked - exact_zeros - nans;
 }
 
 void Comparator::add(std::int64_t row, std::int64_t col, const OracleValue& expected, double got) {
@@ -38,8 +38,11 @@ void Comparator::add(std::int64_t row, std::int64_t col, const OracleValue& expe
   if (expected.may_overflow && !std::isfinite(got)) {
     ++result_.unchecked;
     ok = true;
-  } else if (!std::isfinite(value)) {
-    ok = std::isnan(value) ? std::isnan(got) : got == value;
+  } else if (std::isnan(value)) {
+    ok = std::isnan(got);
+    ++result_.nans;
+  } else if (std::isinf(value)) {
+    ok = got == value;
     ++result_.informative;
   } else if (!std::isfinite(got)) {
     // Rounded over the edge of the type's range: right where the bound reaches that far.
@@ -77,8 +80,9 @@ std::string to_string(const Comparison& c) {
   const Element& w = c.worst;
   const std::string verdict =
       c.failed > 0     ? fmt::format("{} of {} elements out of bound", c.failed, c.compared)
-      : c.mistrusted() ? fmt::format("MISTRUSTED: zeros would pass for {} of {} elements",
-                                     c.compared - c.unchecked - c.informative, c.compared)
+      : c.mistrusted() ? fmt::format("MISTRUSTED: zeros would pass for {} of {} elements{}",
+                                     c.compared - c.unchecked - c.nans - c.informative, c.compared,
+                                     c.nans > 0 ? fmt::format(", NaN for {}", c.nans) : "")
                        : fmt::format("{} elements within bound", c.compared);
   std::string out = fmt::format("{}: {}", operand_name(c.operand), verdict);
   if (c.compared > 0) {

@@ -26,14 +26,16 @@ struct Comparison {
   Operand operand = Operand::kY;
   std::int64_t compared = 0;
   std::int64_t failed = 0;
-  std::int64_t informative = 0;  ///< elements where a zero would have failed
+  std::int64_t informative = 0;  ///< elements where a zero and a NaN would have failed
   std::int64_t exact_zeros = 0;  ///< elements that must be 0 to the bit, which nothing else passes
+  std::int64_t nans = 0;         ///< elements that must be NaN
   std::int64_t unchecked = 0;    ///< elements that may overflow: any infinity or NaN is right
   double mean_ratio = 0;         ///< mean of |got - expected| / bound over finite elements
   double mean_relative_error = 0;  ///< sum |got - expected| / sum |expected| over finite elements
   Element worst{};                 ///< of the largest ratio
 
-  /// Nearly all elements would also pass as zeros: the comparison proves nothing, so it fails.
+  /// Nearly all elements would also pass as zeros, or all that are checked as NaN: the comparison
+  /// proves nothing, so it fails.
   [[nodiscard]] bool mistrusted() const noexcept;
   [[nodiscard]] bool passed() const noexcept { return failed == 0 && !mistrusted(); }
 };

@@ -155,8 +155,8 @@ struct OperandSet::State {
   void group();
   void share(const Operands& first);
   Status allocate(Buffer& buffer);
-  Status fill(Operand id);
-  Status fill_outputs();
+  Status fill(Operand id, Poison poison);
+  Status fill_outputs(Poison poison);
   Status remember_inputs();
   Status check(const Buffer& buffer, HostBlock& scratch);
   Status check_runs(const Buffer& buffer, const char* data);
@@ -242,19 +242,20 @@ Status OperandSet::State::allocate(Buffer& buffer) {
   return rig->fill_bytes(buffer.memory.data(), buffer.canary(), buffer.memory.bytes());
 }
 
-// An input's values, or NaN for an output that holds none.
-Status OperandSet::State::fill(Operand id) {
+// An input's values, or the poison for an output that holds none.
+Status OperandSet::State::fill(Operand id, Poison poison) {
   FillParams params = fill_params(test_case.problem, home(id), test_case.fill, test_case.seed);
   if (writes(spec(id)) && !starts_filled(id)) {
-    params = FillParams{.scale = std::numeric_limits<float>::quiet_NaN()};
+    params =
+        FillParams{.scale = poison == Poison::kNaN ? std::numeric_limits<float>::quiet_NaN() : 0};
   }
   return rig->fill_matrix(spec(id), params, const_cast<void*>(address(operands, id)));
 }
 
-Status OperandSet::State::fill_outputs() {
+Status OperandSet::State::fill_outputs(Poison poison) {
   for (const Buffer& buffer : buffers) {
     if (!buffer.written) continue;
-    for (const Member& member : buffer.members) SLUICE_TRY(fill(member.id));
+    for (const Member& member : buffer.members) SLUICE_TRY(fill(member.id, poison));
   }
   return {};
 }
@@ -361,7 +362,7 @@ Expected<std::unique_ptr<OperandSet>> OperandSet::make(const Case& c, Rig& rig, 
   if (first != nullptr) state->share(first->operands());
   for (Buffer& buffer : state->buffers) {
     SLUICE_TRY(state->allocate(buffer));
-    for (const Member& member : buffer.members) SLUICE_TRY(state->fill(member.id));
+    for (const Member& member : buffer.members) SLUICE_TRY(state->fill(member.id, Poison::kNaN));
     if (checked == Checked::kNo || buffer.written || buffer.memory.bytes() > kMaxCheckedBytes) {
       continue;
     }
@@ -383,7 +384,7 @@ const Case& OperandSet::test_case() const noexcept { return state_->test_case; }
 Rig& OperandSet::rig() const noexcept { return *state_->rig; }
 const OperandSpec& OperandSet::spec(Operand id) const noexcept { return state_->spec(id); }
 
-Status OperandSet::reset_outputs() { return state_->fill_outputs(); }
+Status OperandSet::reset_outputs(Poison poison) { return state_->fill_outputs(poison); }
 
 Status OperandSet::check_canaries() {
   HostBlock scratch;

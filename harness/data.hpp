@@ -26,6 +26,9 @@ struct HostMatrix {
 /// overwrites and checksums of the others, which takes longer than filling them.
 enum class Checked { kYes, kNo };
 
+/// What an output that holds no input holds before a run.
+enum class Poison { kNaN, kZero };
+
 /// The operands of one case.
 ///
 /// Inputs hold fill_value(); outputs hold NaN in every element (an output that is accumulated into
@@ -49,7 +52,7 @@ class OperandSet {
   [[nodiscard]] const OperandSpec& spec(Operand id) const noexcept;
 
   /// Puts outputs back into the state of make(): poison, or the input where it is also read.
-  Status reset_outputs();
+  Status reset_outputs(Poison poison = Poison::kNaN);
 
   /// Are all canaries whole and all inputs as they were filled? The first byte that is not is named
   /// ("y: a write 6 bytes behind row 3") in a kInternal error.

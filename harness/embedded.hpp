@@ -21,5 +21,8 @@ struct BuildInfo {
 [[nodiscard]] const char* build_commit();
 /// Whether tracked files differed from that commit.
 [[nodiscard]] bool build_dirty();
+/// What each kernel is, "cpu=0123456789abcdef cuda.norm=…": harness/write_commit.cmake says of what
+/// these are hashes.
+[[nodiscard]] const char* build_fingerprints();
 
 }  // namespace sluice::harness

@@ -67,6 +67,13 @@ IntegerPlan integer_plan(const Problem& p) {
     case Op::kGateUpGrad:  // |dh| <= dy_nonzeros
       plan.entry = plan.dy_nonzeros = root(x_most, 2);
       break;
+    case Op::kNorm:
+    case Op::kInputGrad:
+    case Op::kWeightGrad:
+    case Op::kColumnSum:
+      plan.exact = false;  // sums of as many terms as there are
+      plan.x_nonzeros = p.d;
+      break;
     case Op::kMlpGrad: {
       // |h|, |dg|, |du| <= pair^2; |dx| <= 2 w_in_nonzeros pair^2; |dw| <= m pair^2 + 1.
       const std::int64_t dw_most = largest_exact_integer(p.dw_dtype);

@@ -5,9 +5,11 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
-#include "harness/bounds.hpp"
+#include "harness/uncertain_row.hpp"
 #include "math/block_types.hpp"
 
 namespace sluice::harness {
@@ -65,156 +67,6 @@ class Matrix {
   const char* base_;
 };
 
-constexpr std::size_t kLanes = 8;  // independent sums, so that the compiler can vectorise
-
-double total(const double (&lanes)[kLanes]) {
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
-}
-
-// With a special value among the terms, `magnitude` counts the finite ones alone: they say whether
-// a finite sum could have overflowed on the way.
-void add_finite_magnitudes(const double* a, const double* b, std::size_t n, TermSums& out) {
-  out.magnitude = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    const double product = std::fabs(a[i] * b[i]);
-    if (std::isfinite(product)) out.magnitude += product;
-  }
-}
-
-// Whether bf16 may hold v as a subnormal; twice its smallest normal number, since h is only known
-// up to its rounding.
-bool is_subnormal(double v) { return std::fabs(v) < 0x1p-125; }
-
-TermSums dot_exact(const double* a, const double* b, std::size_t n) {
-  double value[kLanes] = {};
-  double magnitude[kLanes] = {};
-  double tokens[kLanes] = {};
-  double subnormal[kLanes] = {};
-  const auto add = [&](std::size_t i, std::size_t l) {
-    const double product = a[i] * b[i];
-    value[l] += product;
-    magnitude[l] += std::fabs(product);
-    tokens[l] += std::fabs(a[i]);
-    subnormal[l] += is_subnormal(a[i]) || is_subnormal(b[i]) ? std::fabs(product) : 0.0;
-  };
-  std::size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (std::size_t l = 0; l < kLanes; ++l) add(i + l, l);
-  }
-  for (; i < n; ++i) add(i, 0);
-  TermSums out{.value = total(value), .magnitude = total(magnitude)};
-  out.tokens = total(tokens);
-  out.subnormal = total(subnormal);
-  out.terms = static_cast<double>(n);
-  if (!std::isfinite(out.magnitude)) add_finite_magnitudes(a, b, n, out);
-  return out;
-}
-
-// A vector of uncertain numbers, as arrays, so that dot products over it run quickly.
-struct UncertainRow {
-  std::vector<double> value, bound, spread, common;
-  bool may_overflow = false;
-
-  void push(const Uncertain& q) {
-    const bool finite = std::isfinite(q.value);
-    value.push_back(q.value);
-    bound.push_back(finite ? q.bound : 0.0);
-    spread.push_back(finite ? q.spread : 0.0);
-    common.push_back(finite ? q.common : 0.0);
-    may_overflow = may_overflow || q.may_overflow;
-  }
-  [[nodiscard]] std::size_t size() const { return value.size(); }
-};
-
-// A token as a kernel may read it: each block of columns in fixed point. An element that is known
-// for sure and a multiple of the unit is not rounded, nor a block that one element dwarfs for sure,
-// whatever the others' errors and those of a kernel's own sum.
-void round_to_fixed(const Rounding& rounding, UncertainRow& row) {
-  if (!rounding.fixed_tokens()) return;
-  for (std::size_t begin = 0; begin < row.size(); begin += kBlockElems) {
-    const std::size_t end = std::min(begin + kBlockElems, row.size());
-    double largest = 0;
-    double least = 0;   // what the largest element has at least
-    double others = 0;  // the sum of all at most, then without the largest
-    for (std::size_t i = begin; i < end; ++i) {
-      if (!std::isfinite(row.value[i])) continue;
-      const double error = row.bound[i] + std::fabs(row.common[i]);
-      const double most = std::fabs(row.value[i]) + error;
-      others += most;
-      if (most <= largest) continue;
-      largest = most;
-      least = most - 2 * error;
-    }
-    others -= largest;
-    // A lone element, not kept, is exact from where its unit is relative to it.
-    if (least > 0x1p-112 && math::dwarfs_others(least, others + 0x1p-16 * largest)) continue;
-    const double error = rounding.fixed_error(largest);
-    for (std::size_t i = begin; i < end; ++i) {
-      const bool sure = row.bound[i] == 0 && row.common[i] == 0;
-      if (!std::isfinite(row.value[i]) || (sure && std::fmod(row.value[i], 2 * error) == 0)) {
-        continue;
-      }
-      row.bound[i] += error;
-      row.spread[i] = std::hypot(row.spread[i], error);
-    }
-  }
-}
-
-// Whether the errors of a row's elements are independent, or may all be the same one.
-enum class Errors { kIndependent, kAlike };
-
-TermSums dot_uncertain(const UncertainRow& a, const double* b,
-                       Errors errors = Errors::kIndependent) {
-  TermSums out = dot_exact(a.value.data(), b, a.size());
-  double bound[kLanes] = {};
-  double square[kLanes] = {};
-  double linear[kLanes] = {};
-  double common[kLanes] = {};
-  const auto add = [&](std::size_t i, std::size_t l) {
-    const double size = std::isfinite(b[i]) ? std::fabs(b[i]) : 0.0;
-    const double spread = a.spread[i] * size;
-    bound[l] += a.bound[i] * size;
-    square[l] += spread * spread;
-    linear[l] += spread;
-    common[l] += std::isfinite(b[i]) ? a.common[i] * b[i] : 0.0;
-  };
-  std::size_t i = 0;
-  for (; i + kLanes <= a.size(); i += kLanes) {
-    for (std::size_t l = 0; l < kLanes; ++l) add(i + l, l);
-  }
-  for (; i < a.size(); ++i) add(i, 0);
-  out.bound = total(bound);
-  out.square = errors == Errors::kAlike ? total(linear) * total(linear) : total(square);
-  out.common = total(common);
-  out.may_overflow = a.may_overflow;
-  for (i = 0; i < a.size() && !std::isfinite(out.value); ++i) {
-    // The sign of an infinite term hangs on the error, or a 0 makes it NaN.
-    const bool unsure = std::fabs(a.value[i]) <= a.bound[i] + std::fabs(a.common[i]);
-    out.may_overflow = out.may_overflow || (!std::isfinite(b[i]) && unsure && a.bound[i] > 0);
-  }
-  return out;
-}
-
-void add_term(TermSums& sums, double value) {
-  sums.value += value;
-  if (std::isfinite(value)) sums.magnitude += std::fabs(value);
-  sums.terms += 1;
-}
-
-void merge(TermSums& sums, const TermSums& other) {
-  sums.value += other.value;
-  sums.magnitude += other.magnitude;
-  sums.tokens += other.tokens;
-  sums.subnormal += other.subnormal;
-  sums.bound += other.bound;
-  sums.square += other.square;
-  sums.common += other.common;
-  sums.terms += other.terms;
-  sums.may_overflow = sums.may_overflow || other.may_overflow;
-}
-
 // h, dg and du along a row (all j of one token) or a column (all tokens of one j).
 struct GradLine {
   UncertainRow h, dg, du;
@@ -230,8 +82,8 @@ struct Oracle::State {
   bool exact = false;
   Errors of_tokens = Errors::kIndependent;  // a broadcast token's error comes M times
 
-  State(const Problem& problem, const Operands& operands)
-      : p(problem), inputs(operands), specs(operand_specs(problem)), rounding(problem) {
+  State(const Problem& problem, const Operands& operands, Rounds rounds)
+      : p(problem), inputs(operands), specs(operand_specs(problem)), rounding(problem, rounds) {
     for (const OperandSpec& spec : specs) {
       const bool broadcast = spec.rows > 1 && spec.layout.row_stride_bytes == 0;
       if (spec.access == Access::kRead && broadcast) of_tokens = Errors::kAlike;
@@ -254,6 +106,7 @@ struct Oracle::State {
   std::map<std::int64_t, GradLine> grad_cols;
 
   const Prologue& prologue(std::int64_t m);
+  Uncertain sum(const TermSums& products, std::span<const Uncertain> addends, DType dtype);
   Uncertain project(Operand weight, Operand bias, std::int64_t m, std::int64_t j);
   Uncertain h_at(std::int64_t m, std::int64_t j);
   const UncertainRow& h_row(std::int64_t m);
@@ -264,12 +117,19 @@ struct Oracle::State {
   const GradLine& grad_row(std::int64_t m);
   const GradLine& grad_col(std::int64_t j);
   Uncertain dx_at(std::int64_t m, std::int64_t i);
+  [[nodiscard]] Uncertain dx_of(const TermSums& of_gate, const TermSums& of_up) const;
   Uncertain weight_grad(Operand out, const UncertainRow& left, const std::vector<double>& right,
                         std::int64_t row, std::int64_t col);
   Uncertain mlp_grad_at(Operand out, std::int64_t row, std::int64_t col);
+  Uncertain norm_at(Operand out, std::int64_t row, std::int64_t col);
+  Uncertain given_grad_at(Operand out, std::int64_t row, std::int64_t col);
   Uncertain element(Operand out, std::int64_t row, std::int64_t col);
 
  private:
+  [[nodiscard]] Uncertain dh_of(const TermSums& sums) const {
+    const Uncertain dh = rounding.dot(sums);
+    return rounding.unfused() ? rounding.stored(dh, p.x_dtype) : dh;
+  }
   void push_grad(GradLine& line, const GateGradErrors& grad) const {
     line.h.push(rounding.stored(grad.h, p.x_dtype));
     line.dg.push(rounding.stored(grad.dg, p.x_dtype));
@@ -317,7 +177,7 @@ const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
   const bool overflow = std::isfinite(squares) && squares > rounding.accumulator_max();
   // In bf16, with fp32's range, a kernel may round r (w + offset), one fma for these offsets, and
   // multiply g and u by the scale.
-  const bool late = p.x_dtype == DType::kBF16 && p.w_dtype == DType::kBF16 &&
+  const bool late = p.op != Op::kNorm && p.x_dtype == DType::kBF16 && p.w_dtype == DType::kBF16 &&
                     (p.norm.weight_offset == 0 || p.norm.weight_offset == 1);
   if (late) out.late_scale = scale;
   for (std::int64_t i = 0; i < p.d; ++i) {
@@ -330,6 +190,16 @@ const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
     n.bound += 4 * u * std::fabs(n.value);
     n.spread = std::hypot(n.spread, 4 * u * std::fabs(n.value));
     n.common = scale_error * n.value;
+    if (rounding.unfused()) {  // the normalised row, before its weights
+      const double step = rounding_error(out.r.value[k] * scale, p.x_dtype) * std::fabs(unscaled);
+      n.bound += step;
+      n.spread = std::hypot(n.spread, step);
+    }
+    if (p.op == Op::kNorm) {  // of r times the scale, where that is subnormal
+      const double subnormal = 2 * u * rounding.flushed() * (1 + std::fabs(unscaled));
+      n.bound += subnormal;
+      n.spread += subnormal;
+    }
     n.may_overflow = overflow || out.r.may_overflow;
     if (late && std::isfinite(n.value)) {
       const Uncertain product = rounding.stored({.value = out.r.value[k] * unscaled}, p.x_dtype);
@@ -337,10 +207,28 @@ const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
       n.bound += rounding.flushed() * scale;
       n.spread += rounding.flushed() * scale;
     }
-    out.n.push(rounding.stored(n, p.x_dtype));
+    out.n.push(p.op == Op::kNorm ? n : rounding.stored(n, p.x_dtype));  // y is rounded once
   }
   round_to_fixed(rounding, out.n);
   return prologues.emplace(m, std::move(out)).first->second;
+}
+
+// A dot product and what is added to it: in one sum, or by an unfused program one after another,
+// each time from a result that is stored.
+Uncertain Oracle::State::sum(const TermSums& products, std::span<const Uncertain> addends,
+                             DType dtype) {
+  if (rounding.unfused()) {
+    Uncertain out = rounding.dot(products);
+    for (const Uncertain& addend : addends) out = rounding.added(out, addend, dtype);
+    return out;
+  }
+  TermSums sums = products;
+  for (const Uncertain& addend : addends) {
+    add_term(sums, addend.value);
+    sums.bound += addend.bound;
+    sums.square += addend.spread * addend.spread;
+  }
+  return rounding.dot(sums);
 }
 
 // g or u of one element: n·w^T + b.
@@ -356,9 +244,12 @@ Uncertain Oracle::State::project(Operand weight, Operand bias, std::int64_t m, s
     sums.scale = *head.late_scale;
     sums.terms += 1;  // its rounding
   }
-  if (const Matrix b = matrix(bias); b.present()) add_term(sums, b.at(0, j));
-  Uncertain out = rounding.dot(sums);
-  return p.op == Op::kMlpGrad ? rounding.stored(out, p.x_dtype) : out;
+  Uncertain addend;
+  std::size_t addends = 0;
+  if (const Matrix b = matrix(bias); b.present()) addend.value = b.at(0, j), addends = 1;
+  const Uncertain out = sum(sums, {&addend, addends}, p.x_dtype);
+  const bool is_stored = p.op == Op::kMlpGrad || rounding.unfused();
+  return is_stored ? rounding.stored(out, p.x_dtype) : out;
 }
 
 Uncertain Oracle::State::h_at(std::int64_t m, std::int64_t j) {
@@ -387,17 +278,16 @@ const UncertainRow& Oracle::State::h_row(std::int64_t m) {
 Uncertain Oracle::State::y_at(std::int64_t m, std::int64_t i) {
   static thread_local std::vector<double> row;
   matrix(Operand::kWDown).read_row(i, row);
-  TermSums sums = dot_uncertain(h_row(m), row.data());
-  if (const Matrix b = matrix(Operand::kBDown); b.present()) add_term(sums, b.at(0, i));
-  if (const Matrix r = matrix(Operand::kResidual); r.present()) add_term(sums, r.at(m, i));
+  const TermSums products = dot_uncertain(h_row(m), row.data());
+  std::vector<Uncertain> addends;
+  if (const Matrix b = matrix(Operand::kBDown); b.present()) addends.push_back({b.at(0, i)});
+  if (const Matrix r = matrix(Operand::kResidual); r.present()) addends.push_back({r.at(m, i)});
   if (p.residual == Residual::kNormInput) {
     const UncertainRow& r = prologue(m).r;
     const auto k = static_cast<std::size_t>(i);
-    add_term(sums, r.value[k]);
-    sums.bound += r.bound[k];
-    sums.square += r.spread[k] * r.spread[k];
+    addends.push_back({.value = r.value[k], .bound = r.bound[k], .spread = r.spread[k]});
   }
-  return rounding.dot(sums);
+  return sum(products, addends, p.y_dtype);
 }
 
 Uncertain Oracle::State::dh_at(std::int64_t m, std::int64_t j,
@@ -405,7 +295,7 @@ Uncertain Oracle::State::dh_at(std::int64_t m, std::int64_t j,
   if (p.op == Op::kGateMulGrad) return {.value = matrix(Operand::kDh).at(m, j)};
   static thread_local std::vector<double> dy;
   matrix(Operand::kDy).read_row(m, dy);
-  return rounding.dot(dot_exact(dy.data(), w_down_col.data(), dy.size()));
+  return dh_of(dot_exact(dy.data(), w_down_col.data(), dy.size()));
 }
 
 GateGradErrors Oracle::State::grad_at(std::int64_t m, std::int64_t j, const Uncertain& dh) {
@@ -442,7 +332,7 @@ const std::vector<Uncertain>& Oracle::State::dh_row(std::int64_t m) {
       TermSums sums{.value = value[j], .magnitude = magnitude[j]};
       sums.subnormal = subnormal[j];
       sums.terms = static_cast<double>(p.d);
-      row[j] = rounding.dot(sums);
+      row[j] = dh_of(sums);
     } else {
       w_down.read_col(static_cast<std::int64_t>(j), w);
       row[j] = dh_at(m, static_cast<std::int64_t>(j), w);
@@ -474,9 +364,18 @@ Uncertain Oracle::State::dx_at(std::int64_t m, std::int64_t i) {
   static thread_local std::vector<double> w;
   const GradLine& line = grad_row(m);
   matrix(Operand::kWGate).read_col(i, w);
-  TermSums sums = dot_uncertain(line.dg, w.data());
+  const TermSums of_gate = dot_uncertain(line.dg, w.data());
   matrix(Operand::kWUp).read_col(i, w);
-  merge(sums, dot_uncertain(line.du, w.data()));
+  return dx_of(of_gate, dot_uncertain(line.du, w.data()));
+}
+
+Uncertain Oracle::State::dx_of(const TermSums& of_gate, const TermSums& of_up) const {
+  if (rounding.unfused()) {
+    const Uncertain up = rounding.stored(rounding.dot(of_up), p.x_dtype);
+    return rounding.added(rounding.dot(of_gate), up, p.x_dtype);
+  }
+  TermSums sums = of_gate;
+  merge(sums, of_up);
   return rounding.dot(sums);
 }
 
@@ -484,9 +383,10 @@ Uncertain Oracle::State::dx_at(std::int64_t m, std::int64_t i) {
 Uncertain Oracle::State::weight_grad(Operand out, const UncertainRow& left,
                                      const std::vector<double>& right, std::int64_t row,
                                      std::int64_t col) {
-  TermSums sums = dot_uncertain(left, right.data(), of_tokens);
-  if (p.accumulate_dw) add_term(sums, matrix(out).at(row, col));
-  return rounding.dot(sums);
+  Uncertain held;
+  if (p.accumulate_dw) held.value = matrix(out).at(row, col);
+  const std::size_t addends = p.accumulate_dw ? 1 : 0;
+  return sum(dot_uncertain(left, right.data(), of_tokens), {&held, addends}, p.dw_dtype);
 }
 
 Uncertain Oracle::State::mlp_grad_at(Operand out, std::int64_t row, std::int64_t col) {
@@ -520,8 +420,51 @@ Uncertain Oracle::State::mlp_grad_at(Operand out, std::int64_t row, std::int64_t
   }
 }
 
+// r, which may be stored, and y of the norm by itself.
+Uncertain Oracle::State::norm_at(Operand out, std::int64_t row, std::int64_t col) {
+  const Prologue& head = prologue(row);
+  const auto k = static_cast<std::size_t>(col);
+  if (out == Operand::kXSum) {
+    return {.value = head.r.value[k], .bound = rounding.accumulator() * std::fabs(head.r.value[k])};
+  }
+  return {.value = head.n.value[k],
+          .bound = head.n.bound[k],
+          .spread = head.n.spread[k],
+          .common = head.n.common[k],
+          .may_overflow = head.n.may_overflow};
+}
+
+// What the steps behind gate_up_grad make of dg and du as they are given.
+Uncertain Oracle::State::given_grad_at(Operand out, std::int64_t row, std::int64_t col) {
+  static thread_local std::vector<double> left;
+  static thread_local std::vector<double> right;
+  if (out == Operand::kDx) {
+    const auto product = [&](Operand grad, Operand weight) {
+      matrix(grad).read_row(row, left);
+      matrix(weight).read_col(col, right);
+      return dot_exact(left.data(), right.data(), left.size());
+    };
+    const TermSums of_gate = product(Operand::kDg, Operand::kWGate);
+    return dx_of(of_gate, product(Operand::kDu, Operand::kWUp));
+  }
+  const bool sum = out == Operand::kDbGate;
+  matrix(out == Operand::kDwUp ? Operand::kDu : Operand::kDg).read_col(sum ? col : row, left);
+  UncertainRow given;
+  for (const double value : left) given.push({.value = value});
+  if (sum) {
+    right.assign(left.size(), 1.0);
+  } else {
+    matrix(Operand::kX).read_col(col, right);
+  }
+  return weight_grad(out, given, right, row, col);
+}
+
 Uncertain Oracle::State::element(Operand out, std::int64_t row, std::int64_t col) {
   const bool hidden = out == Operand::kDg || out == Operand::kDu;
+  if (p.op == Op::kNorm) return norm_at(out, row, col);
+  if (p.op == Op::kInputGrad || p.op == Op::kWeightGrad || p.op == Op::kColumnSum) {
+    return given_grad_at(out, row, col);
+  }
   if (p.op == Op::kMlpGrad && !hidden) return mlp_grad_at(out, row, col);
   switch (out) {
     case Operand::kG:
@@ -530,11 +473,8 @@ Uncertain Oracle::State::element(Operand out, std::int64_t row, std::int64_t col
       return project(Operand::kWUp, Operand::kBUp, row, col);
     case Operand::kY:
       return y_at(row, col);
-    case Operand::kXSum: {
-      const UncertainRow& r = prologue(row).r;
-      const auto k = static_cast<std::size_t>(col);
-      return {.value = r.value[k], .bound = rounding.accumulator() * std::fabs(r.value[k])};
-    }
+    case Operand::kXSum:
+      return norm_at(out, row, col);
     case Operand::kH:
     case Operand::kDg:
     case Operand::kDu: {
@@ -549,8 +489,8 @@ Uncertain Oracle::State::element(Operand out, std::int64_t row, std::int64_t col
   }
 }
 
-Oracle::Oracle(const Problem& problem, const Operands& inputs)
-    : state_(std::make_unique<State>(problem, inputs)) {}
+Oracle::Oracle(const Problem& problem, const Operands& inputs, Rounds rounds)
+    : state_(std::make_unique<State>(problem, inputs, rounds)) {}
 Oracle::~Oracle() = default;
 
 void Oracle::set_exact(bool exact) noexcept { state_->exact = exact; }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "harness/bounds.hpp"
 #include "sluice/operands.hpp"
 #include "sluice/problem.hpp"
 
@@ -28,7 +29,7 @@ struct OracleValue {
 /// row of kMlp costs 3·D·H multiplications once. Not thread-safe.
 class Oracle {
  public:
-  Oracle(const Problem& problem, const Operands& inputs);
+  Oracle(const Problem& problem, const Operands& inputs, Rounds rounds = Rounds::kFused);
   ~Oracle();
   Oracle(const Oracle&) = delete;
   Oracle& operator=(const Oracle&) = delete;

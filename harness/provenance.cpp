@@ -117,6 +117,7 @@ Meta make_meta(const Device& device, const Ceilings& ceilings, int argc, const c
   // Of the build: the program may lie in a working tree that is at another commit.
   meta.commit = build_commit();
   meta.dirty = build_dirty();
+  meta.fingerprints = build_fingerprints();
   meta.date = utc_now();
   meta.command = command_line(argc, argv, repository_root());
   meta.read_tbps = ceilings.read_tbps;

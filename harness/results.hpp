@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The results file: {"meta": {…}, "rows": […]}. Every bench of the project writes it and the report
-// reads it; what each field means is in docs/benchmarking.md.
+// The results file: {"meta": {…}, "columns": […], "rows": [[…], …]}. Every bench of the project
+// writes it and the Python package (sluice.results) reads it; docs/benchmarking.md describes the
+// form and says what each field means.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/ceilings.hpp"
+#include "harness/summary.hpp"
 #include "sluice/status.hpp"
 
 namespace sluice::harness {
@@ -24,6 +27,7 @@ struct Meta {
   std::string compiler;                 ///< of the program, e.g. "GNU 12.2.0"
   std::string commit;                   ///< of the sources, or "unknown"
   bool dirty = false;                   ///< tracked files differed from the commit
+  std::string fingerprints;             ///< of the build's kernels, see build_fingerprints()
   std::string date;                     ///< UTC, ISO 8601
   std::string command;                  ///< paths relative to the repository
   std::optional<double> read_tbps;
@@ -33,6 +37,8 @@ struct Meta {
   std::optional<double> fma_gflops;
   std::optional<double> bf16_gflops;
   std::string clocks;
+  std::optional<RatioSummary> ratios;  ///< of all rows together; left out where there is none
+  std::string skipped;  ///< cases that were too large for the device, by spaces; left out if empty
 };
 
 /// One shape against one baseline. Absent values are JSON nulls; every key is always there.
@@ -63,11 +69,16 @@ struct Row {
   std::optional<double>
       rel_err;  ///< of the sampled elements of the worst output: sum |got - fp64| over sum |fp64|
   std::string config;
+  std::string test_case;  ///< as format_case() writes it: what `plan` was asked; field "case"
+  std::string kernels;    ///< of its steps, each once, by commas
   int threads = 1;
   int tp = 1;
   /// The same as extra_bytes of the baseline; absent where it is not known.
   std::optional<std::int64_t> baseline_extra_bytes;
   std::string policy;  ///< of mlp_train: "save" or "recompute"; else empty and left out
+  /// Time of the choice over that of the best config, less one; left out where not measured.
+  std::optional<double> regret;
+  std::string samples;  ///< Regret::samples, where they were asked for; else left out
 };
 
 /// The words that the fields `op`, `pass` and `baseline` may hold.
@@ -75,18 +86,27 @@ struct Row {
 [[nodiscard]] std::span<const char* const> row_passes();
 [[nodiscard]] std::span<const char* const> row_baselines();
 
+/// Measured numbers are written with so many significant digits; whole ones are exact.
+inline constexpr int kSignificantDigits = 4;
+/// The most by which that changes a number, relative to it: half of the last digit of 1.000.
+inline constexpr double kRounding = 0.5e-3;
+
 [[nodiscard]] nlohmann::ordered_json to_json(const Meta& meta);
+/// Whether a member of "meta" describes the run; any other belongs to all rows.
+[[nodiscard]] bool is_meta_field(std::string_view name);
 [[nodiscard]] nlohmann::ordered_json to_json(const Row& row);
+[[nodiscard]] nlohmann::ordered_json to_json(std::span<const Row> rows);
 
-/// {"meta": …, "rows": […]}; more top-level keys may be added by the caller.
-[[nodiscard]] nlohmann::ordered_json results_json(const Meta& meta, std::span<const Row> rows);
+/// The text of a results file. `lists` are arrays of flat objects by name: "rows", "checks",
+/// "memory". A field that an object lacks is null there.
+[[nodiscard]] std::string results_text(const Meta& meta, const nlohmann::ordered_json& lists);
 
-/// Writes text to a file, or to standard output for "-". Errors: kInvalidArgument with the reason.
-/// Its folder must exist.
+/// Writes text to standard output for "-", else to a file as files::replace_file() does; devices
+/// and pipes are written as they are. Errors: kInvalidArgument with the reason.
 Status write_text(const std::string& path, const std::string& text);
 
-/// Whether write_text() could write `path`, which is created where it is not there and otherwise
-/// left as it is; "" and "-" can always be written. Errors: as write_text().
+/// Whether write_text() could write `path`, which stays as it is; "" and "-" can always be written.
+/// Errors: as write_text().
 Status check_writable(const std::string& path);
 
 }  // namespace sluice::harness

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -32,6 +33,9 @@ class Rig {
   /// kOutOfMemory. `bytes` may be 0.
   [[nodiscard]] virtual Expected<void*> allocate(std::size_t bytes) = 0;
   virtual void free(void* pointer) noexcept = 0;
+  /// Bytes that can be allocated now, as far as the system tells; of a CPU all memory, because free
+  /// pages would not count what the file cache gives back.
+  [[nodiscard]] virtual std::int64_t free_bytes() const noexcept { return device().memory_bytes; }
 
   virtual Status upload(void* destination, const void* host, std::size_t bytes) = 0;
   virtual Status download(void* host, const void* source, std::size_t bytes) = 0;

@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <tuple>
 #include <utility>
@@ -204,6 +205,18 @@ Status read_metadata(const std::string& file, const json& fields, SafeTensorsInd
   return {};
 }
 
+// As far as the length that it begins with says; parse_safetensors() judges that length.
+Status read_header(FileImage& file) {
+  const std::size_t size = file.bytes().size();
+  SLUICE_TRY(file.read(0, std::min(size, kLengthBytes)));
+  if (size <= kLengthBytes) return {};
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.bytes().data(), kLengthBytes);
+  if (header_bytes > kMaxHeaderBytes) return {};
+  const std::size_t rest = size - kLengthBytes;
+  return file.read(kLengthBytes, std::min(rest, static_cast<std::size_t>(header_bytes)));
+}
+
 }  // namespace
 
 Expected<SafeTensorsIndex> parse_safetensors(std::span<const std::byte> file,
@@ -261,9 +274,28 @@ Expected<SafeTensorsIndex> parse_safetensors(std::span<const std::byte> file,
   return index;
 }
 
+bool SafeTensors::holds(const TensorView& view) const noexcept {
+  const std::span<const std::byte> image = file_.bytes();
+  return view.data != nullptr && std::greater_equal<>()(view.data, image.data()) &&
+         std::less<>()(view.data, image.data() + image.size());
+}
+
+Status SafeTensors::load(const TensorView& view) {
+  if (!holds(view)) return {};
+  return file_.read(static_cast<std::size_t>(view.data - file_.bytes().data()),
+                    static_cast<std::size_t>(view.bytes));
+}
+
+void SafeTensors::unload(const TensorView& view) noexcept {
+  if (!holds(view)) return;
+  file_.forget(static_cast<std::size_t>(view.data - file_.bytes().data()),
+               static_cast<std::size_t>(view.bytes));
+}
+
 Expected<SafeTensors> SafeTensors::open(const std::string& path) {
-  Expected<MappedFile> file = MappedFile::open(path);
+  Expected<FileImage> file = FileImage::open(path);
   if (!file) return file.error();
+  SLUICE_TRY(read_header(*file));
   Expected<SafeTensorsIndex> index = parse_safetensors(file->bytes(), path);
   if (!index) return index.error();
   SafeTensors result;

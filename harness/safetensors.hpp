@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reader of safetensors files: memory-mapped, nothing copied, nothing believed unchecked.
+// Reader of safetensors files: tensors are read when they are asked for, nothing is believed
+// unchecked.
 //
 // Format: an 8-byte little-endian header length N, N bytes of JSON, then the tensors' bytes.
 // Source: the format section of the safetensors README (Hugging Face), whose rules (header at most
@@ -16,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/mapped_file.hpp"
+#include "harness/file_image.hpp"
 #include "sluice/status.hpp"
 #include "sluice/types.hpp"
 
@@ -49,23 +50,29 @@ struct SafeTensorsIndex {
 [[nodiscard]] Expected<SafeTensorsIndex> parse_safetensors(std::span<const std::byte> file,
                                                            std::string_view name);
 
-/// A mapped safetensors file. Move-only; views stay valid while the object, or what it was moved
-/// to, lives.
+/// An open safetensors file. Move-only; views stay valid while the object, or what it was moved to,
+/// lives, and hold zeros until they are load()ed.
 class SafeTensors {
  public:
-  /// Maps and checks the file at `path`. Errors: those of MappedFile::open() and
-  /// parse_safetensors().
+  /// Reads and checks the header of the file at `path`. Errors: those of FileImage::open() and
+  /// read(), and parse_safetensors().
   [[nodiscard]] static Expected<SafeTensors> open(const std::string& path);
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] const std::vector<TensorView>& tensors() const noexcept { return index_.tensors; }
   [[nodiscard]] const auto& metadata() const noexcept { return index_.metadata; }
+  /// Reads the data of a tensor that holds() is true of. Errors: those of FileImage::read().
+  Status load(const TensorView& view);
+  /// Gives back the memory of the data of such a tensor, which may then be load()ed again.
+  void unload(const TensorView& view) noexcept;
+  /// Do the view's data lie in this file?
+  [[nodiscard]] bool holds(const TensorView& view) const noexcept;
   /// The tensor of that name, or null.
   [[nodiscard]] const TensorView* find(std::string_view name) const noexcept;
 
  private:
   std::string path_;
-  MappedFile file_;
+  FileImage file_;
   SafeTensorsIndex index_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
 };

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/mapped_file.hpp"
+#include "harness/file_image.hpp"
 
 namespace sluice::harness {
 

@@ -67,8 +67,10 @@ Texts flags(Op op) {
               "norm(eps=0.01,weight_offset=1):bias_down:pad=8",
               "pad=1:bias"};
     case Op::kGateMul:
-      return {"", "pad=8", "pad=1"};
+      return {"", "pad=8", "pad=1", "round_gate"};
     case Op::kGateMulGrad:
+      return {"",           "in_place",           "minimal", "pad=8", "pad=1:in_place", "broadcast",
+              "round_gate", "round_gate:in_place"};
     case Op::kGateUpGrad:
       return {"", "in_place", "minimal", "pad=8", "pad=1:in_place", "broadcast"};
     case Op::kMlpGrad:
@@ -84,6 +86,18 @@ Texts flags(Op op) {
               "pad=8",
               "pad=1:bias",
               "broadcast"};
+    case Op::kNorm:
+      return {"norm",
+              "add_norm",
+              "add_norm:minimal",
+              "norm(eps=0.01,weight_offset=1):pad=3",
+              "add_norm:pad=8",
+              "add_norm:broadcast"};
+    case Op::kInputGrad:
+      return {"", "pad=8", "pad=1", "broadcast"};
+    case Op::kWeightGrad:
+    case Op::kColumnSum:
+      return {"", "accumulate", "pad=8", "pad=1:accumulate"};
   }
   return {};
 }
@@ -110,15 +124,20 @@ const Texts& block_shapes() {
 
 class List {
  public:
-  explicit List(Op op) : op_(to_string(op)) {}
+  explicit List(Op op) : op_(to_string(op)), norm_(op == Op::kNorm) {}
 
   // Adds the case unless it cannot be said: a pair so close together that no alignment fits all
   // types, or in_place on an operator with nothing to overwrite.
   void add(std::string_view shape, std::initializer_list<std::string_view> tokens) {
-    std::string text = fmt::format("{}:{}", shape, op_);
+    // The norm has two dims, and its own word says which it is.
+    std::string text =
+        norm_ ? std::string(shape.substr(0, shape.rfind('x'))) : fmt::format("{}:{}", shape, op_);
+    bool named = !norm_;
     for (const std::string_view token : tokens) {
       if (!token.empty()) text += fmt::format(":{}", token);
+      named = named || token.starts_with("norm") || token.starts_with("add_norm");
     }
+    if (!named) text += ":norm";
     if (auto c = parse_case(text)) cases_.push_back(*c);
   }
 
@@ -126,6 +145,7 @@ class List {
 
  private:
   std::string op_;
+  bool norm_;
   std::vector<Case> cases_;
 };
 
@@ -163,7 +183,9 @@ std::vector<Case> operator_cases(Op op) {
   }
   list.add("9x33x65", {"align=2"});
   list.add("0x33x65", {});
-  if (op == Op::kGateMul || op == Op::kGateMulGrad) return list.take();  // they read no weights
+  const bool weights =
+      op != Op::kGateMul && op != Op::kGateMulGrad && op != Op::kWeightGrad && op != Op::kColumnSum;
+  if (!weights) return list.take();
   turn = 0;
   for (const std::string& type : block_types()) {
     for (const std::string& placement : placements()) {

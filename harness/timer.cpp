@@ -5,7 +5,7 @@
 
 #include "harness/rig.hpp"
 #if defined(SLUICE_WITH_CUDA)
-#include "cuda/stopwatch.hpp"
+#include "cuda/host/stopwatch.hpp"
 #endif
 
 namespace sluice::harness {

@@ -24,8 +24,10 @@ struct VerifyOptions {
   double max_operations = 2e9;
   /// Rows sampled of a larger output: first, last and random ones.
   std::int64_t max_rows = 4;
-  /// Run a second time and compare bits.
+  /// Run a second time and compare bits; outputs where NaN may be right are run twice in any case.
   bool repeat = true;
+  /// Which roundings the oracle allows.
+  Rounds rounds = Rounds::kFused;
 };
 
 struct VerifyReport {
@@ -37,7 +39,8 @@ struct VerifyReport {
   std::size_t workspace_bytes = 0;
   std::vector<Comparison> outputs;
   std::string stray_write;  ///< what check_canaries() found; empty where nothing
-  std::string unrepeated;   ///< the output whose bits changed on the second run; empty where none
+  std::string unrepeated;   ///< the output whose bits changed on the second run, which starts from
+                            ///< another poison; empty where none
 
   [[nodiscard]] bool passed() const noexcept;
   /// As passed(), but an output may be mistrusted: for random cases, some of which are all zeros.
@@ -60,6 +63,12 @@ struct ExpectedOutput {
   std::vector<ExpectedElement> elements;
 };
 
+/// What one output of a problem should be, on the elements that are sampled: whole lines and, of
+/// large outputs, scattered ones. `budget` is what the oracle may multiply for it.
+[[nodiscard]] ExpectedOutput expected_output(const Problem& problem, const OperandSpec& spec,
+                                             std::uint64_t seed, Oracle& oracle,
+                                             const VerifyOptions& options, double budget);
+
 /// What the outputs of `set` should be, by the oracle, on the elements that `verify` samples.
 /// Empty where m = 0: run() then launches nothing.
 [[nodiscard]] Expected<std::vector<ExpectedOutput>> expected_outputs(
@@ -72,6 +81,13 @@ struct ExpectedOutput {
 /// As above, against an oracle of its own.
 [[nodiscard]] Expected<std::vector<Comparison>> compare_outputs(OperandSet& set,
                                                                 const VerifyOptions& verify = {});
+
+/// The bytes of each output, gaps of rows included.
+using OutputBits = std::vector<std::vector<char>>;
+[[nodiscard]] Expected<OutputBits> output_bits(OperandSet& set);
+
+/// The first output with an element of other bits than `before`; empty where there is none.
+[[nodiscard]] Expected<std::string> changed_output(OperandSet& set, const OutputBits& before);
 
 /// One case on a rig, verified by any number of variants and configs: its operands are filled and
 /// the oracle is asked once, when the first plan has been made.

@@ -91,15 +91,15 @@ python_environment() {
   export SLUICE_PYTHON=$PWD/.venv/bin/python
 }
 
-# python/requirements-torch.txt on top of that, for the tests of the Torch operators. Returns 1 where
-# they cannot be had.
+# python/requirements-torch.txt and requirements-jax.txt on top of that, for the tests of the operators.
+# Returns 1 where they cannot be had.
 torch_environment() {
   local mark
-  mark=.venv/.torch-$(sha256sum < python/requirements-torch.txt | cut -c1-16)
+  mark=.venv/.torch-$(cat python/requirements-{torch,jax}.txt | sha256sum | cut -c1-16)
   [ ! -e "$mark" ] || return 0
-  say "Torch in .venv (about 3 GB to download)"
+  say "Torch and JAX in .venv (about 3 GB to download)"
   .venv/bin/pip install --quiet --disable-pip-version-check -r python/requirements-torch.txt \
-    < /dev/null || return 1
+    -r python/requirements-jax.txt < /dev/null || return 1
   rm -f .venv/.torch-*
   touch "$mark"
 }

@@ -8,13 +8,16 @@
 # OUT    results; made if missing, flat, one log a step
 # BUILD  a build folder that holds bin/ and lib/ (they are relocatable: carry them from another
 #        machine); without it build/cuda is configured and built here
-# SLUICE_GPU_CHECK_STEPS="tests sanitize …" runs these steps alone. One more runs only if asked for:
+# SLUICE_GPU_CHECK_STEPS="tests sanitize …" runs these steps alone. Some run only if asked for:
 # `results`, the GPU lists of bench/problems (bench/results/h200 keeps their files), most
-# telling first; or one of them, as `results.decode`.
+# telling first, or one of them, as `results.decode`; `random`, 400 random shapes of mlp and of
+# gate_up beside cuBLASLt with the regret of each fifth, SLUICE_PART (1/8, 2/8, ...) of them; a file
+# of other parts in SLUICE_KEPT is completed; `soak`, nine minutes of mixed plans; `torch`, the
+# Torch operators and vLLM's layers on the GPU, by SLUICE_SITE, a folder with the wheel.
 set -uo pipefail
 
 if [[ $# -lt 1 || $# -gt 2 || $1 == -* ]]; then
-  sed -n '3,13p' "$0" >&2
+  sed -n '3,18p' "$0" >&2
   exit 2
 fi
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -69,7 +72,7 @@ step() {
 # The sanitizers slow kernels by two orders of magnitude: small shapes, one test of each kind.
 small='*SmallestAlignment*:GpuRun.CanBeCapturedAndReplayed:GpuRun.PlansShareAWorkspace*'
 small+=':Variants.EveryConfigOnAFewTiles:GpuDecode.OneTileOfEachOperator:GpuTensorMap.PlainMatrices*'
-small+=':GpuCompare.*:GpuGridBarrier.OneCtaPasses:GpuLaunch.ProgrammaticLaunches*'
+small+=':GpuCompare.*:GpuLaunch.ProgrammaticLaunches*'
 
 # All tools at once: most of their time is the host's. Fails if one of them does.
 sanitize() {
@@ -157,6 +160,18 @@ results sm80 60 --variant cuda.sm80
 results decode_every_m_small 120 --milliseconds 2 --baseline cublaslt_chain
 results decode_every_m 200 --milliseconds 2 --baseline cublaslt_chain
 results decode_every_m_wide 420 --milliseconds 2 --baseline cublaslt_chain
+# random NAME OP: OUT/random_NAME.json, as bench/results keeps it.
+random() {
+  local file=random_$1.json
+  [[ -z ${SLUICE_KEPT:-} || ! -f $SLUICE_KEPT/$file ]] || cp "$SLUICE_KEPT/$file" "$out/$file"
+  step "random.$1" 590 "$cli" bench --random 400 --seed 20261124 --op "$2" --regret --samples \
+    --part "${SLUICE_PART:-1/8}" --milliseconds 30 --json "$out/$file"
+}
+random 20261124 mlp
+random gate_up_20261124 gate_up
+step soak 600 env SLUICE_SOAK_SECONDS=540 "$tests" --gtest_filter='GpuSoak.*'
+step torch 300 env PYTHONPATH="${SLUICE_SITE:-$root/build/torch/site}" \
+  python3 -B "$root/tests/torch/run.py"
 export -f sanitize
 export small
 step sanitize 150 bash -c 'sanitize memcheck racecheck synccheck initcheck'
@@ -169,14 +184,15 @@ for i in "${!names[@]}"; do
   [[ ${codes[i]} -eq 0 ]] || failed=1
 done
 if [[ -s $out/bench.json ]]; then
-  python3 - "$out/bench.json" <<'PY'
-import json, sys
-with open(sys.argv[1]) as file:
-    results = json.load(file)
-meta = results["meta"]
+  PYTHONPATH=$root/python/src python3 - "$out/bench.json" <<'PY'
+import sys
+from pathlib import Path
+from sluice import results
+file = results.load(Path(sys.argv[1]))
+meta = file.meta
 print(meta["device"], "| read TB/s", meta["read_tbps"], "| copy TB/s", meta["copy_tbps"],
       "| GEMM TFLOP/s", meta["gemm_tflops"], "|", meta["clocks"])
-for row in results["rows"]:
+for row in file.rows:
     print(f"{row['op']:9} {row['m']}x{row['d']}x{row['h']:<6} {row['variant']:10} {row['us']:10.1f} us"
           f"  {row['baseline'] or '-':15} {row['baseline_us'] or 0:10.1f} us")
 PY

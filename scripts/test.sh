@@ -1,19 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds and runs every test: installs what is missing first. About an hour on two cores from a fresh
-# clone; a second run builds only what changed.
+# Builds and runs the tests: installs what is missing first; a second run builds only what changed.
 #
-#   bash scripts/test.sh            everything but the step torch
-#   bash scripts/test.sh --torch    everything
-#   bash scripts/test.sh --quick    the release build's tests alone, for a working tree
+#   bash scripts/test.sh            the release build's tests, without clang-tidy; says what it leaves out
+#   bash scripts/test.sh --all      everything; about an hour on two cores from a fresh clone
 #   bash scripts/test.sh STEP...    these steps: cpu asan tsan fuzz large torch cuda
 #
 # Steps: cpu    release build; unit, property, numerics, self, command line, format, Python, install,
 #               lint, examples
 #        asan   AddressSanitizer and UBSan       tsan   ThreadSanitizer
-#        fuzz   libFuzzer on the file readers, a minute each
+#        fuzz   libFuzzer on file readers, cases, the C ABI and arguments, a minute each
 #        large  more than 2^31 elements; needs 12 GiB of free memory
-#        torch  the wheel, built and installed; Torch operators, modules, a real model. Downloads 3 GB
+#        torch  the wheel, built and installed; Torch and JAX operators, a real model. Downloads 3 GB
 #        cuda   where nvcc is: builds everything for GPUs, runs the host's part, and the GPU's where
 #               there is one
 # The last line is "N passed, N failed"; the exit status is 1 where a test failed.
@@ -21,16 +19,17 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 source scripts/deps.sh
 
+all_steps=(cpu asan tsan fuzz large torch cuda)
 steps=()
 for argument in "$@"; do
   case $argument in
-    --quick) steps=(cpu) ;;
-    --torch) steps=(cpu asan tsan fuzz large torch cuda) ;;
+    --all) steps=("${all_steps[@]}") ;;
     cpu | asan | tsan | fuzz | large | torch | cuda) steps+=("$argument") ;;
     *) sed -n '3,21s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
-[ ${#steps[@]} -gt 0 ] || steps=(cpu asan tsan fuzz large cuda)
+quick=()
+[ ${#steps[@]} -gt 0 ] || steps=(cpu) quick=(--exclude-regex '^lint\.tidy$')
 
 install_packages build_needs test_needs || exit
 python_environment || echo "The packages of python/requirements.txt cannot be installed here: the" \
@@ -113,7 +112,7 @@ for step in "${steps[@]}"; do
   parallel=(--parallel "$(nproc)")
   case $step in
     cpu | asan)
-      build "$step" cmake --preset "$step" && count_tests "$step" ctest --preset "$step" "${parallel[@]}"
+      build "$step" cmake --preset "$step" && count_tests "$step" ctest --preset "$step" "${quick[@]}" "${parallel[@]}"
       ;;
     tsan)
       # What runs threads: the engine, and everything that calls it from several.
@@ -124,7 +123,7 @@ for step in "${steps[@]}"; do
       ;;
     fuzz)
       targets=(--target sluice_fuzz_corpus sluice_fuzz_safetensors sluice_fuzz_index sluice_fuzz_checkpoint
-        sluice_fuzz_tune)
+        sluice_fuzz_tune sluice_fuzz_case sluice_fuzz_abi sluice_fuzz_arguments)
       build fuzz cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ \
         -DCMAKE_BUILD_TYPE=Release -DSLUICE_FUZZ=ON \
         && count_tests fuzz ctest --test-dir build/fuzz -L '^fuzz$' --no-tests=error "${parallel[@]}"
@@ -141,9 +140,9 @@ for step in "${steps[@]}"; do
       if torch_environment && model_package; then
         install_wheel && test_wheel
       elif [ -n "${CI:-}" ]; then
-        record torch $((SECONDS - begin)) 0 1 "python/requirements-torch.txt cannot be installed"
+        record torch $((SECONDS - begin)) 0 1 "python/requirements-torch.txt or -jax.txt cannot be installed"
       else
-        record torch 0 0 0 "not run: python/requirements-torch.txt cannot be installed"
+        record torch 0 0 0 "not run: python/requirements-torch.txt or -jax.txt cannot be installed"
       fi
       ;;
     cuda)
@@ -158,5 +157,6 @@ done
 
 say "summary"
 printf '%s\n' "${summary[@]}"
+[ ${#quick[@]} = 0 ] || echo "left out: lint.tidy and the steps ${all_steps[*]:1}; --all runs everything"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -1,24 +1,26 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the wheel that others install: with the Torch operators, and tagged with the oldest glibc that
+# Builds the wheel that others install: with the Torch and JAX operators, and tagged with the oldest glibc that
 # it runs with (auditwheel; what it links is libtorch alone, which the process has loaded).
 #
-#   bash scripts/wheel.sh OUT [cuda]     OUT: a folder; cuda: with the CUDA backend (needs nvcc)
+#   bash scripts/wheel.sh OUT [cuda]     OUT: a folder; cuda: with the CUDA backend (needs nvcc),
+#                                        machine code for 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0, and PTX
 #
-# Needs .venv with python/requirements-torch.txt (scripts/test.sh torch makes it).
+# Needs .venv with python/requirements-torch.txt and -jax.txt (scripts/test.sh torch makes it).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 if [ $# -lt 1 ] || [ $# -gt 2 ] || [ "${2:-cuda}" != cuda ]; then
-  sed -n '3,8s/^# \{0,1\}//p' "$0" >&2
+  sed -n '3,9s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
 mkdir -p "$1"
 plain=$(mktemp -d)
 trap 'rm -rf "$plain"' EXIT
-settings=(--config-settings=cmake.define.SLUICE_TORCH=ON)
+settings=(--config-settings=cmake.define.SLUICE_TORCH=ON --config-settings=cmake.define.SLUICE_JAX=ON)
 if [ "${2:-}" = cuda ]; then
   settings+=(--config-settings=cmake.define.SLUICE_CUDA=ON
+    "--config-settings=cmake.define.SLUICE_CUDA_FURTHER=86;89;100;120"
     --config-settings=build-dir=build/wheel-cuda)
 fi
 .venv/bin/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \

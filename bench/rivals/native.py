@@ -3,29 +3,12 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, byref, c_size_t, c_void_p, sizeof
+from ctypes import byref, pointer, sizeof
 from typing import Any
 
 import torch
 from rivals.case import Candidate, Case, Run, Tensors
 from sluice import capi
-
-OPERANDS = (
-    "x x_residual norm_weight w_gate w_up w_down b_gate b_up b_down residual dy dh g u h y x_sum dg du dx "
-    "dw_gate dw_up dw_down db_gate db_up db_down"
-).split()
-
-
-class COperands(Structure):
-    """``sluice_operands``"""
-
-    _fields_ = [("struct_size", c_size_t), *((name, c_void_p) for name in OPERANDS)]
-
-
-class CWorkspace(Structure):
-    """``sluice_workspace``"""
-
-    _fields_ = [("data", c_void_p), ("bytes", c_size_t), ("header", c_void_p)]
 
 
 class Operator:
@@ -57,20 +40,17 @@ class Operator:
             raise RuntimeError(self.error.message.decode())
 
     def bind(self, **tensors: torch.Tensor | None) -> Run:
-        operands = COperands(struct_size=sizeof(COperands))
+        operands = capi.COperands(struct_size=sizeof(capi.COperands))
         for name, tensor in tensors.items():
             if tensor is not None:
                 setattr(operands, name, tensor.data_ptr())
         start = (self.memory.data_ptr() + 255) // 256 * 256
-        work = CWorkspace(start, self.workspace_bytes)
+        workspace = capi.CWorkspace(start, self.workspace_bytes)
+        args = capi.CRunArgs(sizeof(capi.CRunArgs), pointer(operands), workspace)
 
         def run(_keep: Any = (tensors, self.memory)) -> None:
-            stream = torch.cuda.current_stream().cuda_stream if self.cuda else None
-            self.check(
-                self.lib.sluice_run(
-                    byref(self.plan), byref(operands), work, c_void_p(stream), byref(self.error)
-                )
-            )
+            args.stream = torch.cuda.current_stream().cuda_stream if self.cuda else None
+            self.check(self.lib.sluice_run(byref(self.plan), byref(args), byref(self.error)))
 
         return run
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <limits>
 
-#include "cuda/cublaslt_api.hpp"
+#include "cuda/cublaslt/api.hpp"
 #include "harness/cuda/check.hpp"
 
 namespace sluice::harness {

@@ -43,6 +43,11 @@ class CudaRig final : public Rig {
     blocks_.erase(found);
   }
 
+  [[nodiscard]] std::int64_t free_bytes() const noexcept override {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<std::int64_t>(free) : 0;
+  }
   Status upload(void* destination, const void* host, std::size_t bytes) override {
     return copy(destination, host, bytes, cudaMemcpyHostToDevice);
   }

@@ -23,6 +23,16 @@ enum class Arch : std::uint8_t {
   kBlackwell = 5,  ///< 10.x, 11.x and 12.x
 };
 
+/// The generation of a compute capability, as 10 · major + minor.
+[[nodiscard]] constexpr Arch arch_of(int compute_capability) noexcept {
+  if (compute_capability >= 100) return Arch::kBlackwell;
+  if (compute_capability >= 90) return Arch::kHopper;
+  if (compute_capability >= 89) return Arch::kAda;
+  if (compute_capability >= 80) return Arch::kAmpere;
+  if (compute_capability >= 75) return Arch::kTuring;
+  return Arch::kNone;
+}
+
 /// SIMD targets of the CPU engine, as bits of Device::simd_targets; the best has the highest bit.
 enum class SimdTarget : std::uint8_t {
   kEmulated = 0,    ///< plain C++ (Highway's EMU128), on any CPU
@@ -44,7 +54,7 @@ struct Device {
                                     ///< cublasLtGetVersion says it, e.g. 130100; 0 for none
   int driver_version = 0;           ///< as CUDA reports it, e.g. 13000; 0 for the CPU
   int runtime_version = 0;          ///< the CUDA runtime in this library; 0 for the CPU
-  int threads = 1;                  ///< CPU: hardware threads this process may use; at least 1
+  int threads = 1;                  ///< CPU: hardware threads this process may use; 0 is 1
   std::uint32_t simd_targets = 1;   ///< CPU: bit i is set where SimdTarget(i) can run
   bool slow_bf16_products = false;  ///< CPU: AVX-512 BF16 multiplies slower than FMA in fp32
   std::int64_t l1d_bytes = 0;       ///< CPU: of one core; 0 where unknown
@@ -53,6 +63,11 @@ struct Device {
   std::int64_t memory_bytes = 0;
   char name[96]{};  ///< as the CPU or driver names itself
 };
+
+/// Checks a description that a caller made or changed; plan() and explain() do so first. Errors:
+/// kInvalidArgument for an unknown backend, a count or size that is negative or absurd, a CPU
+/// without SimdTarget::kEmulated, a GPU without a multiprocessor. Thread-safe.
+[[nodiscard]] SLUICE_EXPORT Status validate(const Device& device) noexcept;
 
 /// Describes the CPU this process runs on. Never fails; reads cpuid and sysconf.
 /// Thread-safe.

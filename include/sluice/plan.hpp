@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one way in: plan() chooses a kernel by arithmetic, run() launches it.
+// The one way in: plan() chooses kernels by arithmetic, run() launches them.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -18,15 +19,18 @@
 namespace sluice {
 
 namespace detail {
-struct Variant;
-}
+struct Kernel;
+struct Recipe;
+enum class Role : std::uint8_t;
+}  // namespace detail
 
-/// Fixed-size text: names and reasons travel in plans without allocation.
+/// Fixed-size text: names travel in plans and tables without allocation.
 inline constexpr std::size_t kMaxName = 64;
+inline constexpr std::size_t kMaxConfig = 256;
 
 /// Where a plan's choice came from.
 enum class ChoiceSource : std::uint8_t {
-  kHeuristic = 0,     ///< the variant table's order and the variant's own first config
+  kHeuristic = 0,     ///< the order of the recipes, and each kernel's own first config
   kForced = 1,        ///< Options::variant or Options::config
   kTuneTable = 2,     ///< measured for this problem, on this device and build
   kNearestEntry = 3,  ///< measured for a problem near this one
@@ -36,7 +40,7 @@ enum class ChoiceSource : std::uint8_t {
 /// What a tuning table recommends. An empty config leaves the choice to the variant.
 struct TuneChoice {
   char variant[kMaxName]{};
-  char config[kMaxName]{};
+  char config[kMaxConfig]{};
   ChoiceSource source = ChoiceSource::kTuneTable;  ///< or kNearestEntry, or kShippedTable
   // For explain(): what was measured, in microseconds a run; zero where it is not known.
   std::int64_t m = 0;
@@ -56,8 +60,8 @@ class SLUICE_EXPORT TuneTable {
                                                        const Device& device) const noexcept = 0;
 };
 
-/// Told by plan(), line by line, what it chose, which variants refused the problem before or
-/// yielded and why, and which entry of a tuning table was passed over. The library writes nowhere
+/// Told by plan(), line by line, what it chose, which variants refused the problem before and why,
+/// and which entry of a tuning table was passed over. The library writes nowhere
 /// by itself. write() must not throw; the text lives for the call, without a line end.
 class SLUICE_EXPORT Log {
  public:
@@ -82,32 +86,57 @@ struct Executor {
 
 /// Optional wishes. Views must live until plan() returns.
 struct Options {
-  const char* variant = nullptr;    ///< force this variant by name ("cpu.simd"); null to choose
-  const char* config = nullptr;     ///< force this config of the variant; null to choose
+  /// Force this variant by name: a recipe of steps, "cuda.sm90" or "cpu.simd". Null to choose.
+  const char* variant = nullptr;
+  /// Force these configs of its steps, "gate_up=pp128x192c2g8,down=lt0" or some of them. Null to
+  /// choose.
+  const char* config = nullptr;
   const TuneTable* tune = nullptr;  ///< null to use the heuristic alone
   int threads = 0;           ///< CPU: at most this many threads; 0 for all of Device::threads
   const Log* log = nullptr;  ///< null for silence
   Executor executor{};       ///< CPU: whose threads; the library's own by default
 };
 
-/// A named set of kernel parameters. The payload belongs to the variant.
-struct Config {
-  char name[kMaxName]{};
-  alignas(8) unsigned char payload[96]{};
+/// Parameters of one kernel, as numbers that mean something to it alone.
+struct KernelConfig {
+  alignas(8) unsigned char bytes[32]{};
+  friend bool operator==(const KernelConfig&, const KernelConfig&) = default;
+};
+
+/// One launch of a plan, or a few that are one operator.
+struct PlannedStep {
+  const detail::Kernel* kernel = nullptr;
+  KernelConfig config{};
+  detail::Role role{};
+};
+inline constexpr std::size_t kMaxSteps = 12;
+
+/// What steps leave to each other, and the room that each has for itself; of T what is asked.
+template <class T>
+struct ScratchParts {
+  T n{};       ///< [M, D], the norm's output, dense in x's type
+  T r{};       ///< [M, D], its sum, where y takes it
+  T h{};       ///< [M, H], dense
+  T dg_du{};   ///< [M, 2 H], dg and then du in each row
+  T kernel{};  ///< one step's at a time
 };
 
 /// A plain value: copy it, cache it, share it between threads and streams.
 struct Plan {
   Problem problem{};
   Device device{};
-  Config config{};
-  const detail::Variant* variant = nullptr;
+  const detail::Recipe* recipe = nullptr;
+  std::array<PlannedStep, kMaxSteps> steps{};
+  int step_count = 0;
   ChoiceSource source = ChoiceSource::kHeuristic;
-  int threads = 1;                  ///< CPU: threads that run() will use
-  Executor executor{};              ///< CPU: whose
-  std::size_t workspace_bytes = 0;  ///< what run() needs: 0, or a multiple of 256
+  int threads = 1;                      ///< CPU: threads that run() will use
+  Executor executor{};                  ///< CPU: whose
+  ScratchParts<std::size_t> scratch{};  ///< offsets into what lies behind the workspace's header
+  std::size_t workspace_bytes = 0;      ///< what run() needs: 0, or a multiple of 256
 
   [[nodiscard]] SLUICE_EXPORT const char* variant_name() const noexcept;
+  /// "gate_up=pp128x192c2g8,down=lt0": what Options::config takes to have the same steps.
+  [[nodiscard]] SLUICE_EXPORT std::string config_name() const;
 };
 
 /// Device memory that run() may use while it is under way.
@@ -123,18 +152,18 @@ struct Workspace {
   std::size_t bytes = 0;   ///< of data
   void* header = nullptr;  ///< null: data begins with it
 };
-inline constexpr std::size_t kWorkspaceHeaderBytes = 4096;
+inline constexpr std::size_t kWorkspaceHeaderBytes = 16384;
 inline constexpr std::size_t kWorkspaceAlignment = 256;
 
 /// A cudaStream_t for CUDA plans (null is the default stream); not read by CPU plans.
 using Stream = void*;
 
-/// Chooses the variant and config for a problem on a device.
+/// Chooses the steps for a problem on a device, and the kernel and config of each.
 ///
 /// Pure arithmetic: no device call, no allocation, a few microseconds; deterministic in its
-/// arguments. Errors: kInvalidArgument for a problem that validate() refuses or an unknown forced
-/// name; kUnsupported where no variant takes the problem (the message holds the best variant's
-/// reason). Thread-safe.
+/// arguments. Errors: kInvalidArgument for a problem or a device that validate() refuses, or an
+/// unknown forced name; kUnsupported where no variant takes the problem (the message holds the best
+/// variant's reason). Thread-safe.
 [[nodiscard]] SLUICE_EXPORT Expected<Plan> plan(const Problem& problem, const Device& device,
                                                 const Options& options = {}) noexcept;
 
@@ -145,10 +174,14 @@ using Stream = void*;
 /// caller's restored. CPU: returns when the outputs are written; the first call without an executor
 /// starts the worker threads. The same plan and inputs give the same bits, for any thread count and
 /// on every call. m = 0 succeeds without a launch and reads no pointer. Aliasing: an output may
-/// overlap nothing, with three exceptions that must match exactly, base and layout: y with
-/// residual, dg with g, and du with u; the workspace may overlap no operand. Errors:
+/// share a byte with nothing, with three exceptions that must match exactly, base and layout: y
+/// with residual, dg with g, and du with u. It may lie in another operand's gaps; two operands of
+/// more than 16,384 rows each (blocks of columns count as rows) only where they have one layout and
+/// repeat at one period, as halves of one buffer do: all else is refused there. The workspace may
+/// not reach into any operand's extent. Errors:
 /// kInvalidArgument for a null or misaligned pointer, overlapping outputs or a workspace that is
-/// too small, misaligned or overlaps; kDevice where the launch fails. Nothing is launched on error.
+/// too small, misaligned or overlaps; kDevice or kUnsupported where a step cannot be encoded or
+/// launched. Then the steps in front of it have run; on any other error nothing is launched.
 /// Thread-safe; concurrent calls need a workspace each.
 SLUICE_EXPORT Status run(const Plan& plan, const Operands& operands, Workspace workspace,
                          Stream stream) noexcept;
@@ -159,22 +192,50 @@ SLUICE_EXPORT Status run(const Plan& plan, const Operands& operands, Workspace w
 SLUICE_EXPORT Status workspace_init(Workspace workspace, const Device& device,
                                     Stream stream) noexcept;
 
+/// One step of a plan by itself: an operator on a problem of its own.
+struct StepCall {
+  const char* name = "";    ///< "norm", "gate_up", "weight_grad_down"
+  const char* kernel = "";  ///< "cuda.sm90_gemm"
+  Problem problem{};
+  Operands operands{};   ///< of the whole, or parts of the workspace
+  bool skipped = false;  ///< no output of it is asked for
+};
+
+/// Step `index` (0 to plan.step_count - 1) of a plan on these operands, as run() launches it. For
+/// who checks or times steps one by one. Errors: kInvalidArgument for an index out of range, and
+/// those of run().
+[[nodiscard]] SLUICE_EXPORT Expected<StepCall> step_call(const Plan& plan, int index,
+                                                         const Operands& operands,
+                                                         Workspace workspace) noexcept;
+
+/// Launches that step alone. What the steps before it left must lie where they left it.
+SLUICE_EXPORT Status run_step(const Plan& plan, int index, const Operands& operands,
+                              Workspace workspace, Stream stream) noexcept;
+
 /// One line of explain(): a variant and why it was or was not chosen.
 struct Refusal {
   std::string variant;
-  std::string reason;  ///< empty where the variant supports the problem
+  std::string reason;  ///< empty where the variant takes the problem
   bool chosen = false;
-  std::string yields = {};  ///< of one that supports it: why a later one is preferred, if one is
+};
+
+/// One step of what plan() chose.
+struct ExplainedStep {
+  std::string name;         ///< "gate_up"
+  std::string kernel;       ///< "cuda.sm90_gemm"
+  std::string config;       ///< "pp128x192c2g8"
+  std::string passed_over;  ///< kernels that could compute it, and why this one does; or empty
+  std::string blocks;       ///< how the kernel cuts the step's problem, in lines
 };
 
 /// Why plan() chooses what it chooses.
 struct Explanation {
-  std::vector<Refusal> variants;  ///< in the table's order, best first
-  std::string config;             ///< of the chosen variant
+  std::vector<Refusal> variants;  ///< in the order in which they are tried
+  std::vector<ExplainedStep> steps;
+  std::string config;  ///< of the chosen variant, as Options::config takes it
   ChoiceSource source = ChoiceSource::kHeuristic;
   /// Of a tuned choice: "measured for 16x4096x14336: 82.3 us, untuned 90.1 us"; else empty.
   std::string entry;
-  std::string blocks;  ///< how the chosen variant cuts the problem and why, in lines; or empty
   std::optional<Error> error;  ///< where plan() fails
 };
 [[nodiscard]] SLUICE_EXPORT Explanation explain(const Problem& problem, const Device& device,
@@ -188,6 +249,13 @@ struct Explanation {
 [[nodiscard]] SLUICE_EXPORT std::vector<std::string> config_names(const char* variant,
                                                                   const Problem& problem,
                                                                   const Device& device);
+
+/// Plans of every variant and config that take a problem, plan()'s own choice first, the others in
+/// the order in which they are tried: what a tuner times. A variant for checking is one only where
+/// it is the choice. Errors: those of plan().
+[[nodiscard]] SLUICE_EXPORT Expected<std::vector<Plan>> candidates(const Problem& problem,
+                                                                   const Device& device,
+                                                                   const Options& options = {});
 
 [[nodiscard]] SLUICE_EXPORT const char* to_string(ChoiceSource source) noexcept;
 

@@ -116,6 +116,10 @@ struct Problem {
   /// No kernel that is running or queued when run() is called writes the weights (norm_weight is
   /// one), so they may be fetched before the work ahead in the stream is done. False in training.
   bool weights_static = true;
+  /// kGateMul and kGateMulGrad: round to x's type what eager code stores between its operators, so
+  /// that results compare with its: act(v), before the products with w and dh, and of the gradient
+  /// dg the product dh · w (v, w: see Gate). Nothing else is rounded on the way, in fp32 nothing.
+  bool round_gate = false;
 };
 
 /// Row r of both halves at 2·r and 2·r + 1 of one [2H, D] buffer (either first): base pointers are

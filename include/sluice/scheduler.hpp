@@ -30,7 +30,7 @@ enum class TuneState : std::uint8_t {
 /// One candidate as it was timed, in microseconds a run.
 struct TuneTime {
   char variant[kMaxName]{};
-  char config[kMaxName]{};
+  char config[kMaxConfig]{};
   double us = 0;        ///< median; of one that left at once, the faster of two runs
   double us_noise = 0;  ///< standard error of the median
   int samples = 0;      ///< passes; 1 for one that left at once
@@ -111,9 +111,9 @@ class SLUICE_EXPORT Scheduler final : public TuneTable {
   /// Merges the measured and loaded entries into a file, or makes it: entries of other devices,
   /// drivers, builds and problems stay. Safe under concurrent writers, threads and processes: the
   /// file is replaced as a whole (written beside it and renamed) under a lock on PATH.lock, which
-  /// stays. Readers see the old file or the new one. Errors: kInvalidArgument where the folder
-  /// cannot be written, the lock is held for more than ten seconds, or the file is no tuning cache
-  /// of this version (it is left as it is); kOutOfMemory.
+  /// is removed again. Readers see the old file or the new one. Errors: kInvalidArgument where the
+  /// folder cannot be written, the lock is held for more than ten seconds, or the file is no tuning
+  /// cache of this version (it is left as it is); kOutOfMemory.
   Status save(const char* path) const;
 
   /// Entries measured and loaded; shipped ones are not counted.

@@ -54,9 +54,14 @@ enum {
   SLUICE_DOWN = 1,      ///< y = h·Wdᵀ + bd (+ residual)
   SLUICE_MLP = 2,       ///< y from x: gate_up, then down
   SLUICE_GATE_MUL = 3,  ///< h = act(g) ⊙ u
-  SLUICE_GATE_MUL_GRAD = 4,  ///< dg, du (and h again) from g, u, dh
-  SLUICE_GATE_UP_GRAD = 5,   ///< dg, du (and h again) from g, u, dy with dh = dy·Wd
-  SLUICE_MLP_GRAD = 6        ///< dx and all weight and bias gradients from x, g, u, dy
+  SLUICE_GATE_MUL_GRAD = 4,    ///< dg, du (and h again) from g, u, dh
+  SLUICE_GATE_UP_GRAD = 5,     ///< dg, du (and h again) from g, u, dy with dh = dy·Wd
+  SLUICE_MLP_GRAD = 6,         ///< dx and all weight and bias gradients from x, g, u, dy
+  SLUICE_NORM = 7,             ///< y = RMSNorm(x), or of x + x_residual, which x_sum then takes
+  SLUICE_INPUT_GRAD = 8,       ///< dx = dg·Wg + du·Wu
+  SLUICE_WEIGHT_GRAD = 9,      ///< dw_gate = dgᵀ·x, and dw_up = duᵀ·x if it is given
+  SLUICE_COLUMN_SUM = 10,      ///< db_gate = the sum of dg over tokens
+  SLUICE_LINEAR = SLUICE_DOWN  ///< down by its general name: K is H and N is D
 };
 
 typedef int32_t sluice_activation;
@@ -87,8 +92,12 @@ enum {
 typedef int32_t sluice_access;
 enum { SLUICE_UNUSED = 0, SLUICE_READ = 1, SLUICE_WRITE = 2, SLUICE_READ_WRITE = 3 };
 
+typedef int32_t sluice_pack_order;
+enum { SLUICE_PACK_GATE_UP = 0, SLUICE_PACK_UP_GATE = 1 };
+
 #define SLUICE_OPERAND_COUNT 26
 #define SLUICE_MAX_NAME 64
+#define SLUICE_MAX_CONFIG 256
 #define SLUICE_CONTIGUOUS (-1)  ///< row_stride_bytes of rows that follow each other without a gap
 
 typedef struct sluice_error {
@@ -157,7 +166,8 @@ typedef struct sluice_problem {
                             ///< pointers and layout); they need no workspace then
   int32_t weights_static;   ///< nothing running or queued at run() writes the weights (norm_weight
                             ///< is one)
-  int32_t reserved;         ///< 0
+  int32_t round_gate;       ///< gate_mul and gate_mul_grad: act(g), and of dg the product of dh and
+                            ///< up, are rounded to x_dtype on the way, as eager code does
   int64_t alignment_bytes;  ///< every pointer is a multiple of it and of its element (of 2 where
                             ///< that is a block); a power of two, 1 to 4096
   sluice_layouts layout;
@@ -182,7 +192,7 @@ typedef struct sluice_device {
 /// What a tuning table recommends; an empty config leaves it to the variant.
 typedef struct sluice_tune_choice {
   char variant[SLUICE_MAX_NAME];
-  char config[SLUICE_MAX_NAME];
+  char config[SLUICE_MAX_CONFIG];
 } sluice_tune_choice;
 
 /// Asked by sluice_plan_init before the heuristic: non-zero with *choice filled to recommend. Pure,
@@ -193,7 +203,7 @@ typedef int32_t (*sluice_tune_find)(void* user, const sluice_problem* problem,
                                     const sluice_device* device, sluice_tune_choice* choice);
 
 /// Told by sluice_plan_init, line by line, what it chose, which variants refused the problem before
-/// or yielded and why, and which tuned choice was passed over. `line` lives for the call; no line
+/// and why, and which tuned choice was passed over. `line` lives for the call; no line
 /// end. Must not throw or longjmp.
 typedef void (*sluice_log_write)(void* user, const char* line);
 
@@ -235,20 +245,47 @@ typedef struct sluice_operands {
   void *db_gate, *db_up, *db_down;           ///< [H], [H], [D]
 } sluice_operands;
 
-/// Memory of one run at a time, aligned to 256 bytes. Its header of 4096 bytes is zeroed once by
+/// Bytes of a workspace's header.
+#define SLUICE_WORKSPACE_HEADER_BYTES 16384
+
+/// Memory of one run at a time, aligned to 256 bytes. Its header is zeroed once by
 /// sluice_workspace_init and keeps its contents between runs; it is the beginning of `data` or,
-/// where `header` is not null, lies there: then `data` is scratch that needs 4096 bytes less, and
-/// nothing of it need be kept.
+/// where `header` is not null, lies there: then `data` is scratch that needs
+/// SLUICE_WORKSPACE_HEADER_BYTES less, and nothing of it need be kept.
 typedef struct sluice_workspace {
   void* data;
   size_t bytes;
   void* header;
 } sluice_workspace;
 
+/// What one run works on: operands, a workspace (zeros where the plan needs none), and the stream
+/// (a cudaStream_t; null for the default stream; not read by CPU plans).
+typedef struct sluice_run_args {
+  size_t struct_size;
+  const sluice_operands* operands;
+  sluice_workspace workspace;
+  void* stream;
+} sluice_run_args;
+
+/// How gate and up [H, D] lie in one packed [2H, D]: row r of the first at packed row
+/// 2 · b · (r / b) + r % b, row r of the second b rows behind it, b = block_rows. b = 1 alternates
+/// single rows, b = H is two halves. A vector (a bias) has d = 1. Rows of types with blocks of
+/// columns are given in bytes.
+typedef struct sluice_packing {
+  size_t struct_size;
+  int64_t h, d;               ///< at least 1 each
+  int64_t block_rows;         ///< a divisor of h
+  int32_t element_bytes;      ///< 1, 2, 4 or 8
+  sluice_pack_order order;    ///< which of the two is first
+  int64_t gate_stride_bytes;  ///< of rows: a multiple of element_bytes and at least d of them, or
+  int64_t up_stride_bytes;    ///< SLUICE_CONTIGUOUS
+  int64_t packed_stride_bytes;
+} sluice_packing;
+
 /// A plan: opaque, plain memory. Copy it by assignment, share it between threads and streams;
 /// valid in this process only. It owns nothing.
 typedef struct sluice_plan {
-  uint64_t opaque[256];
+  uint64_t opaque[512];
 } sluice_plan;
 
 /// What one operand must be for a problem.
@@ -264,7 +301,7 @@ typedef struct sluice_operand_spec {
   sluice_layout layout;  ///< strides resolved: never SLUICE_CONTIGUOUS
 } sluice_operand_spec;
 
-/// The version of the library that is loaded, e.g. "0.1.0"; SLUICE_VERSION is the header's.
+/// The version of the library that is loaded, e.g. "0.2.0"; SLUICE_VERSION is the header's.
 SLUICE_EXPORT const char* sluice_version(void);
 
 /// Names as the command line spells them, or null for a value that does not exist. Static.
@@ -316,6 +353,18 @@ SLUICE_EXPORT sluice_status sluice_interleaved_rows(int64_t block, int64_t d, sl
 SLUICE_EXPORT sluice_status sluice_interleaved_cols(int64_t block, int64_t h, sluice_dtype dtype,
                                                     sluice_layout* layout, sluice_error* error);
 
+/// Gate and up in alternating blocks of rows of `packed`, and back: all three are host memory.
+/// sluice_interleaved_rows(block_rows, d, ...) is the layout by which kernels read `packed` in
+/// place, the second of the two block_rows rows behind the first. Pointers are multiples of
+/// element_bytes. An output's extent, from its first byte to its last row's end, may overlap
+/// no other's. Errors, before a byte is written: SLUICE_INVALID_ARGUMENT for a null or misaligned
+/// pointer, an h that is no multiple of block_rows, another element size or order, a stride below a
+/// row, an extent of 2^60 bytes or more, and overlap.
+SLUICE_EXPORT sluice_status sluice_pack_gate_up(const sluice_packing* packing, const void* gate,
+                                                const void* up, void* packed, sluice_error* error);
+SLUICE_EXPORT sluice_status sluice_unpack_gate_up(const sluice_packing* packing, const void* packed,
+                                                  void* gate, void* up, sluice_error* error);
+
 /// Describes the CPU that this process runs on.
 SLUICE_EXPORT sluice_status sluice_cpu_device(sluice_device* device, size_t struct_size,
                                               sluice_error* error);
@@ -353,8 +402,8 @@ SLUICE_EXPORT sluice_status sluice_cost(const sluice_problem* problem, double* f
                                         sluice_error* error);
 
 /// Chooses variant and config by arithmetic: no device call, no allocation, a few microseconds.
-/// `options` may be null. Errors: SLUICE_INVALID_ARGUMENT for an invalid problem or an unknown
-/// forced name, SLUICE_UNSUPPORTED where no variant takes the problem.
+/// `options` may be null. Errors: SLUICE_INVALID_ARGUMENT for an invalid problem or device or an
+/// unknown forced name, SLUICE_UNSUPPORTED where no variant takes the problem.
 SLUICE_EXPORT sluice_status sluice_plan_init(sluice_plan* plan, const sluice_problem* problem,
                                              const sluice_device* device,
                                              const sluice_options* options, sluice_error* error);
@@ -367,21 +416,23 @@ SLUICE_EXPORT const char* sluice_plan_config(const sluice_plan* plan);
 SLUICE_EXPORT sluice_choice_source sluice_plan_source(const sluice_plan* plan);
 SLUICE_EXPORT int32_t sluice_plan_threads(const sluice_plan* plan);
 
-/// Launches a plan. CUDA: enqueues on `stream` (a cudaStream_t) and returns, without allocation or
-/// synchronisation, so that it can be captured in a graph. CPU: returns when the outputs are
-/// written. The same plan and inputs give the same bits, for any thread count. Concurrent calls
-/// need a workspace each. An output may overlap nothing but these, which must match exactly: y
-/// with residual, dg with g, du with u; the workspace may overlap no operand. Errors:
-/// SLUICE_INVALID_ARGUMENT for a null or misaligned pointer, overlapping outputs, a workspace that
-/// is too small, misaligned or overlaps, or memory that is no plan; SLUICE_DEVICE_ERROR where the
-/// launch fails; SLUICE_OUT_OF_MEMORY where worker threads cannot be started.
-SLUICE_EXPORT sluice_status sluice_run(const sluice_plan* plan, const sluice_operands* operands,
-                                       sluice_workspace workspace, void* stream,
+/// Launches a plan. CUDA: enqueues on `stream` and returns, without allocation or synchronisation,
+/// so that it can be captured in a graph. CPU: returns when the outputs are written. The same plan
+/// and inputs give the same bits, for any thread count. Concurrent calls need a workspace each. An
+/// output may share a byte with nothing but these, which must match exactly: y with residual, dg
+/// with g, du with u. It may lie in another operand's gaps; two operands of more than 16,384 rows
+/// each (blocks of columns count as rows) only where they have one layout and repeat at one period,
+/// as halves of one buffer do: all else is refused there. The workspace may not reach into any
+/// operand's extent. Errors: SLUICE_INVALID_ARGUMENT for a null or misaligned pointer, overlapping
+/// outputs, a workspace that is too small, misaligned or overlaps, or memory that is no plan;
+/// SLUICE_DEVICE_ERROR where the launch fails, before which steps in front of it have run;
+/// SLUICE_OUT_OF_MEMORY where worker threads cannot be started.
+SLUICE_EXPORT sluice_status sluice_run(const sluice_plan* plan, const sluice_run_args* args,
                                        sluice_error* error);
 
 /// Zeroes a workspace's header in stream order; once after allocating it. Errors:
 /// SLUICE_INVALID_ARGUMENT for misalignment and, without a header apart, for null data or fewer
-/// than 4096 bytes.
+/// than SLUICE_WORKSPACE_HEADER_BYTES.
 SLUICE_EXPORT sluice_status sluice_workspace_init(sluice_workspace workspace,
                                                   const sluice_device* device, void* stream,
                                                   sluice_error* error);

@@ -4,6 +4,7 @@
 
 #include "sluice/device.hpp"     // IWYU pragma: export
 #include "sluice/operands.hpp"   // IWYU pragma: export
+#include "sluice/pack.hpp"       // IWYU pragma: export
 #include "sluice/plan.hpp"       // IWYU pragma: export
 #include "sluice/problem.hpp"    // IWYU pragma: export
 #include "sluice/scheduler.hpp"  // IWYU pragma: export

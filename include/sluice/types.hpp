@@ -38,31 +38,47 @@ inline constexpr int kFloatDTypeCount = 4;
 /// Columns of one block of a block type. A row is whole blocks.
 inline constexpr std::int64_t kBlockElems = 32;
 
-[[nodiscard]] constexpr bool is_block_type(DType dtype) noexcept { return dtype >= DType::kQ8_0; }
+/// The facts of a type.
+struct DTypeTraits {
+  const char* name;              ///< as the command line spells it
+  std::int64_t elems;            ///< columns that size_bytes holds: kBlockElems or 1
+  std::int64_t size_bytes;       ///< of one element; of one block of a block type
+  std::int64_t alignment_bytes;  ///< of pointers and strides; a block begins with an fp16
+  double epsilon;                ///< from 1 to the next number of a floating-point type
+};
+
+/// The one row of each type: a switch without a default, so that a new one does not compile before
+/// it has its row.
+[[nodiscard]] constexpr DTypeTraits traits(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::kBF16:
+      return {"bf16", 1, 2, 2, 0x1p-7};
+    case DType::kF16:
+      return {"fp16", 1, 2, 2, 0x1p-10};
+    case DType::kF32:
+      return {"fp32", 1, 4, 4, 0x1p-23};
+    case DType::kF64:
+      return {"fp64", 1, 8, 8, 0x1p-52};
+    case DType::kQ8_0:
+      return {"q8_0", kBlockElems, 34, 2, 1};
+    case DType::kQ4_0:
+      return {"q4_0", kBlockElems, 18, 2, 1};
+    case DType::kQ4_1:
+      return {"q4_1", kBlockElems, 20, 2, 1};
+  }
+  return {"invalid dtype", 1, 0, 1, 1};
+}
+
+[[nodiscard]] constexpr bool is_block_type(DType dtype) noexcept { return traits(dtype).elems > 1; }
 
 /// Columns that size_bytes() holds: kBlockElems for a block type, else 1.
 [[nodiscard]] constexpr std::int64_t block_elems(DType dtype) noexcept {
-  return is_block_type(dtype) ? kBlockElems : 1;
+  return traits(dtype).elems;
 }
 
 /// Bytes of one element; of one block of a block type.
 [[nodiscard]] constexpr std::int64_t size_bytes(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::kBF16:
-    case DType::kF16:
-      return 2;
-    case DType::kF32:
-      return 4;
-    case DType::kF64:
-      return 8;
-    case DType::kQ8_0:
-      return 34;
-    case DType::kQ4_0:
-      return 18;
-    case DType::kQ4_1:
-      return 20;
-  }
-  return 0;
+  return traits(dtype).size_bytes;
 }
 
 /// Bytes of `cols` columns that begin and end with a block. Offset of column `cols`, or of the
@@ -71,42 +87,30 @@ inline constexpr std::int64_t kBlockElems = 32;
   return (is_block_type(dtype) ? cols / kBlockElems : cols) * size_bytes(dtype);
 }
 
-/// What pointers and strides are multiples of: the element's size; 2 for blocks, which begin with
-/// an fp16.
+/// What pointers and strides are multiples of: the element's size; 2 for blocks.
 [[nodiscard]] constexpr std::int64_t alignment_of(DType dtype) noexcept {
-  return is_block_type(dtype) ? 2 : size_bytes(dtype);
+  return traits(dtype).alignment_bytes;
 }
 
 /// Distance from 1 to the next number of this floating-point type; the unit roundoff is half of it.
-[[nodiscard]] constexpr double epsilon(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::kBF16:
-      return 0x1p-7;
-    case DType::kF16:
-      return 0x1p-10;
-    case DType::kF32:
-      return 0x1p-23;
-    case DType::kF64:
-      return 0x1p-52;
-    case DType::kQ8_0:
-    case DType::kQ4_0:
-    case DType::kQ4_1:
-      break;
-  }
-  return 1.0;
-}
+[[nodiscard]] constexpr double epsilon(DType dtype) noexcept { return traits(dtype).epsilon; }
 
 /// What to compute. M tokens, D model width, H hidden width; operands and shapes in operands.hpp.
 enum class Op : std::uint8_t {
   kGateUp = 0,       ///< h = act(x·Wgᵀ + bg) ⊙ (x·Wuᵀ + bu); optionally stores g and u
   kDown = 1,         ///< y = h·Wdᵀ + bd (+ residual)
+  kLinear = kDown,   ///< the same by its general name: K is H and N is D
   kMlp = 2,          ///< y from x: gate_up, then down
   kGateMul = 3,      ///< h = act(g) ⊙ u
   kGateMulGrad = 4,  ///< dg, du (and h again) from g, u, dh
   kGateUpGrad = 5,   ///< dg, du (and h again) from g, u, dy with dh = dy·Wd
   kMlpGrad = 6,      ///< dx, dw_gate, dw_up, dw_down, db_gate, db_up, db_down from x, g, u, dy
+  kNorm = 7,         ///< y = RMSNorm(x), or of x + x_residual, which x_sum then takes; see Norm
+  kInputGrad = 8,    ///< dx = dg·Wg + du·Wu
+  kWeightGrad = 9,   ///< dw_gate = dgᵀ·x, and dw_up = duᵀ·x if it is given
+  kColumnSum = 10,   ///< db_gate = the sum of dg over tokens
 };
-inline constexpr int kOpCount = 7;
+inline constexpr int kOpCount = 11;
 
 /// act() of the gate. Every formula is in src/math/gate.hpp, once for all backends.
 enum class Activation : std::uint8_t {
@@ -126,8 +130,8 @@ inline constexpr int kActivationCount = 6;
 ///   h = output_multiplier · act(v) · w
 ///
 /// Numerics: evaluated in the accumulator's type (fp32, or fp64 in the reference) and rounded once,
-/// to h's type. NaN in g or u gives NaN, also through the clamps. An element on the clamp's
-/// boundary (v or |u| equal to limit) counts as inside: its gradient passes.
+/// to h's type (but see Problem::round_gate). NaN in g or u gives NaN, also through the clamps. An
+/// element on the clamp's boundary (v or |u| equal to limit) counts as inside: its gradient passes.
 struct Gate {
   Activation activation = Activation::kSilu;
   float alpha = 1.0F;  ///< finite; only kSilu and kSigmoid may differ from 1

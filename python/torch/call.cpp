@@ -8,22 +8,26 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
+#include <string>
 
-#include "errors.hpp"
-#include "plan_cache.hpp"
+#include "binding/errors.hpp"
+#include "binding/plan_cache.hpp"
+#include "binding/problem.hpp"
+#include "threads.hpp"
 #include "workspace.hpp"
 
 namespace sluice_torch {
 namespace {
 
 using ll = long long;
+using sluice_binding::new_problem;
+using sluice_binding::Prepared;
+using sluice_binding::refuse;
 
 // Torch aligns allocations to 64 bytes and more; the kernels ask for 16 at most.
 constexpr std::uintptr_t kBestAlignment = 16;
 
-static_assert(sizeof(sluice_operands) ==
-                  sizeof(std::size_t) + sluice::kOperandCount * sizeof(void*),
-              "pointers of sluice_operands lie in the order of Operand, after struct_size");
 static_assert(sizeof(sluice_layouts) % sizeof(sluice_layout) == 0);
 
 // An operand's name, for messages before there is a plan to ask, and its member of sluice_layouts:
@@ -33,34 +37,11 @@ struct Description {
   sluice_layout sluice_layouts::*layout;
 };
 using L = sluice_layouts;
-constexpr std::array<Description, sluice::kOperandCount> kDescriptions = {{
-    {"x", &L::x},
-    {"x_residual", &L::x},
-    {"norm_weight", nullptr},
-    {"w_gate", &L::w_gate_up},
-    {"w_up", &L::w_gate_up},
-    {"w_down", &L::w_down},
-    {"b_gate", nullptr},
-    {"b_up", nullptr},
-    {"b_down", nullptr},
-    {"residual", &L::residual},
-    {"dy", &L::dy},
-    {"dh", &L::dh},
-    {"g", &L::g_u},
-    {"u", &L::g_u},
-    {"h", &L::h},
-    {"y", &L::y},
-    {"x_sum", &L::x_sum},
-    {"dg", &L::dg_du},
-    {"du", &L::dg_du},
-    {"dx", &L::dx},
-    {"dw_gate", &L::dw_gate_up},
-    {"dw_up", &L::dw_gate_up},
-    {"dw_down", &L::dw_down},
-    {"db_gate", nullptr},
-    {"db_up", nullptr},
-    {"db_down", nullptr},
-}};
+constexpr Description kDescriptions[] = {
+#define SLUICE_MATRIX(id, member, shape, dtype, layout) {#member, &L::layout},
+#define SLUICE_VECTOR(id, member, shape, dtype) {#member, nullptr},
+#include "core/operands.inc"
+};
 
 const Description& description(Operand id) { return kDescriptions[static_cast<std::size_t>(id)]; }
 
@@ -82,6 +63,7 @@ struct Shape {
 };
 
 Shape shape_of(const char* name, const Tensor& tensor) {
+  if (!tensor.defined()) refuse(name, "got none");
   const auto sizes = tensor.sizes();
   if (sizes.empty()) refuse(name, "expected at least one dimension, got a scalar");
   if (sizes.size() > kMaxDims) {
@@ -96,24 +78,22 @@ std::int32_t torch_dtype_of(const Tensor& tensor) {
   return dtype;
 }
 
-sluice_dtype dtype_of(const char* name, const Tensor& tensor) {
-  struct Pair {
-    std::int32_t torch;
-    sluice_dtype ours;
-  };
-  static const Pair known[] = {{aoti_torch_dtype_bfloat16(), SLUICE_BF16},
-                               {aoti_torch_dtype_float16(), SLUICE_FP16},
-                               {aoti_torch_dtype_float32(), SLUICE_FP32},
-                               {aoti_torch_dtype_float64(), SLUICE_FP64}};
+struct Type {
+  std::int32_t torch;
+  sluice_dtype ours;
+  std::int64_t bytes;
+};
+
+const Type& type_of(const char* name, const Tensor& tensor) {
+  static const Type known[] = {{aoti_torch_dtype_bfloat16(), SLUICE_BF16, 2},
+                               {aoti_torch_dtype_float16(), SLUICE_FP16, 2},
+                               {aoti_torch_dtype_float32(), SLUICE_FP32, 4},
+                               {aoti_torch_dtype_float64(), SLUICE_FP64, 8}};
   const std::int32_t dtype = torch_dtype_of(tensor);
-  for (const Pair& pair : known) {
-    if (pair.torch == dtype) return pair.ours;
+  for (const Type& type : known) {
+    if (type.torch == dtype) return type;
   }
   refuse(name, "expected bfloat16, float16, float32 or float64");
-}
-
-std::int64_t size_bytes(sluice_dtype dtype) {
-  return dtype == SLUICE_FP64 ? 8 : dtype == SLUICE_FP32 ? 4 : 2;
 }
 
 // Is it one of the matrices that may come as blocks of rows?
@@ -122,37 +102,48 @@ bool is_gate_up_weight(Operand id) {
   return layout == &L::w_gate_up || layout == &L::dw_gate_up;
 }
 
-// The rows of a tensor whose last dimension is contiguous, in bytes. What needs no stride gets
-// none, so that equal problems are equal bytes.
-sluice_layout layout_of(Operand id, const Shape& shape, sluice_dtype dtype) {
-  const char* const name = description(id).name;
+// What needs no stride gets none, so that equal problems are equal bytes.
+constexpr sluice_layout kContiguous = {SLUICE_CONTIGUOUS, 0, 0, 0, 0};
+
+// A tensor's strides as a layout, or why they are none.
+struct Rows {
+  sluice_layout layout = kContiguous;
+  const char* obstacle = nullptr;
+};
+
+Rows layout_of(const Bound& bound, const Shape& shape) {
   const std::size_t last = shape.dims - 1;
-  const std::int64_t elem = size_bytes(dtype);
+  const std::int64_t elem = bound.elem_bytes;
+  if (shape.rows() * shape.width() == 0) return {};
   if (shape.width() > 1 && shape.strides[last] != 1) {
-    refuse(name, "expected a contiguous last dimension, got a stride of %lld; call .contiguous()",
-           ll{shape.strides[last]});
+    return {.obstacle = "expected a contiguous last dimension; call .contiguous()"};
   }
-  sluice_layout layout{};
-  layout.row_stride_bytes = SLUICE_CONTIGUOUS;
-  if (shape.rows() * shape.width() == 0) return layout;
-  // From the innermost leading dimension outwards: `rows` rows `stride` elements apart.
+  // From the innermost leading dimension outwards: `rows` rows `stride` elements apart, then blocks
+  // of them.
   std::int64_t rows = 1;
   std::int64_t stride = shape.width();
+  std::int64_t block_rows = 0;
+  std::int64_t block_stride = 0;
   for (std::size_t i = last; i-- > 0;) {
+    const std::int64_t distance = shape.strides[i];
     if (shape.sizes[i] == 1) continue;
     if (rows == 1) {
-      stride = shape.strides[i];
-    } else if (shape.strides[i] != stride * rows) {
-      if (!is_gate_up_weight(id) || layout.block_rows != 0) {
-        refuse(name, "its leading dimensions are no rows at one distance; call .contiguous()");
-      }
-      layout.block_rows = rows;
-      layout.block_stride_bytes = shape.strides[i] * elem;
+      stride = distance;
+    } else if (block_rows == 0 && distance != stride * rows && is_gate_up_weight(bound.id)) {
+      block_rows = rows;
+      block_stride = distance;
+    } else if (distance != (block_rows == 0 ? stride * rows : block_stride * (rows / block_rows))) {
+      return {.obstacle = "its leading dimensions are no rows at one distance; call .contiguous()"};
     }
     rows *= shape.sizes[i];
   }
-  if (stride != shape.width() || layout.block_rows != 0) layout.row_stride_bytes = stride * elem;
-  return layout;
+  // One row read again and again is fine.
+  if ((stride != 0 && stride < shape.width()) ||
+      (block_rows != 0 && block_stride < (block_rows - 1) * stride + shape.width())) {
+    return {.obstacle = "its rows overlap; call .contiguous()"};
+  }
+  if (stride == shape.width() && block_rows == 0) return {};
+  return {.layout = {stride * elem, block_rows, block_stride * elem, 0, 0}};
 }
 
 // Contiguous, in the shape of `like` but for the last dimension, in its type.
@@ -174,19 +165,6 @@ Tensor empty(const Tensor& like, const Shape& shape, std::int64_t width) {
       aoti_torch_empty_strided(static_cast<std::int64_t>(shape.dims), sizes.data(), strides.data(),
                                torch_dtype_of(like), device_type, device_index, &handle));
   return Tensor(handle);
-}
-
-// A problem as sluice_problem_init makes it, with zeros between its members.
-const sluice_problem& new_problem() {
-  static const sluice_problem made = [] {
-    sluice_problem problem;
-    std::memset(&problem, 0, sizeof(problem));
-    sluice_error error{};
-    check(sluice_problem_init(&problem, sizeof(problem), &error), error);
-    problem.weights_static = 0;
-    return problem;
-  }();
-  return made;
 }
 
 }  // namespace
@@ -245,50 +223,102 @@ Call& Call::types(sluice_dtype x, sluice_dtype w) {
   return *this;
 }
 
-void Call::set_layout(Operand id, const sluice_layout& layout) {
+bool Call::take_layout(Operand id, const sluice_layout& layout) {
   const auto member = description(id).layout;
+  if (member == nullptr) return true;
   sluice_layout& stored = problem_.layout.*member;
   const auto index = static_cast<std::size_t>(&stored - &problem_.layout.x);
-  if (layout_set_[index] && std::memcmp(&stored, &layout, sizeof(layout)) != 0) {
-    refuse(description(id).name, "expected the strides of its partner");
-  }
+  if (layout_set_[index] && std::memcmp(&stored, &layout, sizeof(layout)) != 0) return false;
   layout_set_[index] = true;
   stored = layout;
+  return true;
 }
 
-const Bound& Call::bind(Operand id, const Tensor& tensor) {
-  const Description& about = description(id);
-  const Place place = place_of(about.name, tensor);
+Bound& Call::bind(Operand id, const Tensor& tensor) {
+  const char* const name = description(id).name;
+  const Shape shape = shape_of(name, tensor);
+  const Place place = place_of(name, tensor);
   if (count_ == 0) place_ = place;
-  if (!(place == place_)) refuse(about.name, "expected a tensor on the device of the others");
-  const Shape shape = shape_of(about.name, tensor);
+  if (!(place == place_)) refuse(name, "expected a tensor on the device of the others");
   Bound& bound = bound_[count_++];
   bound.id = id;
   bound.rows = shape.rows();
   bound.cols = shape.width();
-  bound.dtype = dtype_of(about.name, tensor);
-  bound.data = const_cast<void*>(tensor.const_data_ptr());
-  const sluice_layout layout = layout_of(id, shape, bound.dtype);
-  if (about.layout != nullptr) set_layout(id, layout);
+  const Type& type = type_of(name, tensor);
+  bound.dtype = type.ours;
+  bound.elem_bytes = type.bytes;
+  bound.tensor = &tensor;
   return bound;
 }
 
-const Bound* Call::bind(Operand id, const MaybeTensor& tensor) {
-  return tensor ? &bind(id, *tensor) : nullptr;
+// On a GPU a weight that is gate and up both: kernels walk from one to the other by their distance,
+// which a tensor map wants above 0 (make_pair_view).
+bool Call::is_its_partner(const Bound& bound) const {
+  if (!place_.cuda || description(bound.id).layout != &L::w_gate_up) return false;
+  return std::any_of(bound_.begin(), bound_.begin() + count_, [&](const Bound& other) {
+    return other.id != bound.id && other.data == bound.data &&
+           description(other.id).layout == &L::w_gate_up;
+  });
+}
+
+void Call::copy(Bound& bound, const char* why) {
+  if (bound.copy) return;
+  if (!may_borrow(place_)) {
+    refuse(description(bound.id).name,
+           "%s wants a copy, which a graph captured outside of Torch does not keep", why);
+  }
+  bound.copy = torch::stable::contiguous(*bound.tensor);
+  bound.data = const_cast<void*>(bound.copy->const_data_ptr());
+}
+
+const Bound& Call::in(Operand id, const Tensor& tensor) {
+  Bound& bound = bind(id, tensor);
+  const auto [name, member] = description(id);
+  const Rows rows = layout_of(bound, shape_of(name, tensor));
+  const char* why = "its layout";
+  if (rows.obstacle == nullptr && take_layout(id, rows.layout)) {
+    bound.data = const_cast<void*>(tensor.const_data_ptr());
+    if (!is_its_partner(bound)) return bound;
+    why = "one weight as gate and up";
+  }
+  copy(bound, why);
+  if (member == nullptr || take_layout(id, kContiguous)) return bound;
+  for (std::size_t i = 0; i < count_; ++i) {  // its partner: they share one layout
+    if (description(bound_[i].id).layout == member) copy(bound_[i], why);
+  }
+  problem_.layout.*member = kContiguous;
+  return bound;
+}
+
+const Bound* Call::in(Operand id, const MaybeTensor& tensor) {
+  return tensor ? &in(id, *tensor) : nullptr;
+}
+
+const Bound& Call::out(Operand id, const Tensor& tensor) {
+  Bound& bound = bind(id, tensor);
+  const char* const name = description(id).name;
+  const Rows rows = layout_of(bound, shape_of(name, tensor));
+  if (rows.obstacle != nullptr) refuse(name, "%s", rows.obstacle);
+  if (!take_layout(id, rows.layout)) refuse(name, "expected the strides of its partner");
+  bound.data = tensor.mutable_data_ptr();
+  bound.written = true;
+  return bound;
+}
+
+const Bound* Call::out(Operand id, const MaybeTensor& tensor) {
+  return tensor ? &out(id, *tensor) : nullptr;
 }
 
 void Call::run() {
   std::uintptr_t addresses = kBestAlignment;
   for (std::size_t i = 0; i < count_; ++i) {
     addresses |= reinterpret_cast<std::uintptr_t>(bound_[i].data);
-    std::memcpy(reinterpret_cast<char*>(&operands_) + offsetof(sluice_operands, x) +
-                    static_cast<std::size_t>(bound_[i].id) * sizeof(void*),
-                &bound_[i].data, sizeof(void*));
+    sluice_binding::set_operand(operands_, bound_[i].id, bound_[i].data);
   }
   problem_.alignment_bytes = static_cast<std::int64_t>(addresses & (~addresses + 1));
   const auto threads =
       place_.cuda ? 0 : static_cast<std::int32_t>(torch::stable::get_num_threads());
-  const Prepared& prepared = prepare(problem_, place_, threads);
+  const Prepared& prepared = sluice_binding::prepare(problem_, place_, threads, on_torch_threads);
   for (std::size_t i = 0; i < count_; ++i) {
     const Bound& bound = bound_[i];
     const sluice_operand_spec& wanted = prepared.operands[static_cast<std::size_t>(bound.id)];
@@ -300,6 +330,11 @@ void Call::run() {
       refuse(wanted.name, "expected %s, got %s", sluice_dtype_name(wanted.dtype),
              sluice_dtype_name(bound.dtype));
     }
+    if (wanted.access != SLUICE_UNUSED && bound.written != (wanted.access != SLUICE_READ)) {
+      throw std::logic_error(std::string(wanted.name) + ": bound as what it is not");
+    }
+    // Sums over no tokens, which run() leaves alone.
+    if (problem_.m == 0 && wanted.access == SLUICE_WRITE) torch::stable::fill_(*bound.tensor, 0.0);
   }
   run_with_workspace(prepared.plan, operands_, prepared.workspace_bytes, place_);
 }

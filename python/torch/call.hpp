@@ -21,10 +21,10 @@ using MaybeTensor = std::optional<Tensor>;
 
 /// The gate's parameters as the operators' schemas have them; no limit for no clamp.
 struct GateArguments {
-  std::int64_t activation;
-  double alpha;
+  std::int64_t activation = SLUICE_SILU;
+  double alpha = 1.0;
   std::optional<double> limit;
-  double up_offset, gate_multiplier, output_multiplier;
+  double up_offset = 0.0, gate_multiplier = 1.0, output_multiplier = 1.0;
 };
 
 /// An operand and what is asked of its tensor, read once: each question is a call through the ABI.
@@ -33,7 +33,11 @@ struct Bound {
   std::int64_t rows = 0;  ///< leading dimensions together
   std::int64_t cols = 0;  ///< the last dimension
   sluice_dtype dtype = 0;
+  std::int64_t elem_bytes = 0;
+  bool written = false;
   void* data = nullptr;
+  const Tensor* tensor = nullptr;  ///< the caller's
+  MaybeTensor copy;                ///< where its strides are no layout
 };
 
 /// Rows of a matrix: of [H, D] also where it comes as blocks of rows. Throws for a scalar.
@@ -60,23 +64,31 @@ class Call {
   Call& types(sluice_dtype x, sluice_dtype w);
   Call& gate(const GateArguments& gate);
 
-  /// Gives an operand its tensor; the first says where the call runs. Leading dimensions are rows,
-  /// the last is contiguous, and a matrix of weights may have three, the first being blocks of
-  /// rows. Throws std::invalid_argument where that does not hold, where the device is another one,
-  /// or where the pair of a gate and an up matrix differs in strides.
-  const Bound& bind(Operand id, const Tensor& tensor);
+  /// Gives an operand that is read its tensor, which lives as long as this; the first says where
+  /// the call runs. Leading dimensions are rows, the last is contiguous, a matrix of gate or up may
+  /// come as blocks of rows, and both have the same strides: what is otherwise is copied, and on a
+  /// GPU a weight that is gate and up both. Throws
+  /// std::invalid_argument where the device is another one.
+  const Bound& in(Operand id, const Tensor& tensor);
   /// Null for none.
-  const Bound* bind(Operand id, const MaybeTensor& tensor);
+  const Bound* in(Operand id, const MaybeTensor& tensor);
+  /// The same for one that is written, whose strides must be such. Its copy-on-write ends.
+  const Bound& out(Operand id, const Tensor& tensor);
+  const Bound* out(Operand id, const MaybeTensor& tensor);
 
   /// Flags of the problem.
   sluice_problem& problem() { return problem_; }
 
   /// Plans, holds every operand against the plan's wishes, and runs. Throws std::invalid_argument
-  /// naming the operand, else as errors.hpp says.
+  /// naming the operand, else as binding/errors.hpp says.
   void run();
 
  private:
-  void set_layout(Operand id, const sluice_layout& layout);
+  Bound& bind(Operand id, const Tensor& tensor);
+  [[nodiscard]] bool is_its_partner(const Bound& bound) const;
+  void copy(Bound& bound, const char* why);
+  // False where its partner has another one.
+  bool take_layout(Operand id, const sluice_layout& layout);
 
   Place place_;
   sluice_problem problem_;  // zeroed first: the plan cache compares its bytes

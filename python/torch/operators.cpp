@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators of torch.ops.sluice: schemas and functions, the same for CPU and CUDA. Shapes,
 // fakes and autograd: python/src/sluice/ops.py, which documents each of them.
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/library.h>
 
-#include <cstddef>
 #include <string>
 #include <tuple>
 
 #include "call.hpp"
+#include "operator.hpp"
 
 namespace sluice_torch {
 namespace {
 
 using std::int64_t;
-using Limit = std::optional<double>;
 
 // [H, D] as one matrix of rows, also where it comes as blocks of rows.
 int64_t hidden_of(const Tensor& w_gate) { return rows_of("w_gate", w_gate); }
@@ -24,20 +22,20 @@ Call call_with_gate_up(sluice_op op, const Tensor& x, const Tensor& w_gate, cons
                        const MaybeTensor& b_gate, const MaybeTensor& b_up,
                        const GateArguments& gate) {
   Call call(op);
-  const Bound& in = call.bind(Operand::kX, x);
-  const Bound& weight = call.bind(Operand::kWGate, w_gate);
+  const Bound& in = call.in(Operand::kX, x);
+  const Bound& weight = call.in(Operand::kWGate, w_gate);
   call.dims(in.rows, in.cols, weight.rows).types(in.dtype, weight.dtype).gate(gate);
-  call.bind(Operand::kWUp, w_up);
+  call.in(Operand::kWUp, w_up);
   call.problem().bias_gate_up = b_gate || b_up ? 1 : 0;
-  call.bind(Operand::kBGate, b_gate);
-  call.bind(Operand::kBUp, b_up);
+  call.in(Operand::kBGate, b_gate);
+  call.in(Operand::kBUp, b_up);
   return call;
 }
 
 void add_residual(Call& call, const MaybeTensor& residual) {
   if (!residual) return;
   call.problem().residual = SLUICE_RESIDUAL_OPERAND;
-  call.bind(Operand::kResidual, residual);
+  call.in(Operand::kResidual, residual);
 }
 
 // A result that is not asked for is a tensor without elements: a schema has no optional results
@@ -54,45 +52,35 @@ void gate_up_run(const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
   Call call = call_with_gate_up(SLUICE_GATE_UP, x, w_gate, w_up, b_gate, b_up, gate);
   call.problem().weights_static = weights_static ? 1 : 0;
   call.problem().save_g_u = g ? 1 : 0;
-  call.bind(Operand::kH, h);
-  call.bind(Operand::kG, g);
-  call.bind(Operand::kU, u);
+  call.out(Operand::kH, h);
+  call.out(Operand::kG, g);
+  call.out(Operand::kU, u);
   call.run();
 }
 
 void gate_up_out(const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
-                 const MaybeTensor& b_gate, const MaybeTensor& b_up, int64_t activation,
-                 double alpha, const Limit& limit, double up_offset, double gate_multiplier,
-                 double output_multiplier, bool weights_static, const Tensor& out) {
-  gate_up_run(x, w_gate, w_up, b_gate, b_up,
-              {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier},
-              weights_static, out, {}, {});
+                 const MaybeTensor& b_gate, const MaybeTensor& b_up, const GateArguments& gate,
+                 bool weights_static, const Tensor& out) {
+  gate_up_run(x, w_gate, w_up, b_gate, b_up, gate, weights_static, out, {}, {});
 }
 
 Tensor gate_up(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const MaybeTensor& b_gate,
-               const MaybeTensor& b_up, int64_t activation, double alpha, const Limit& limit,
-               double up_offset, double gate_multiplier, double output_multiplier,
-               bool weights_static) {
+               const MaybeTensor& b_up, const GateArguments& gate, bool weights_static) {
   Tensor h = empty_with_width(x, hidden_of(w_gate));
-  gate_up_run(x, w_gate, w_up, b_gate, b_up,
-              {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier},
-              weights_static, h, {}, {});
+  gate_up_run(x, w_gate, w_up, b_gate, b_up, gate, weights_static, h, {}, {});
   return h;
 }
 
 std::tuple<Tensor, Tensor, Tensor> gate_up_save(const Tensor& x, const Tensor& w_gate,
                                                 const Tensor& w_up, const MaybeTensor& b_gate,
-                                                const MaybeTensor& b_up, int64_t activation,
-                                                double alpha, const Limit& limit, double up_offset,
-                                                double gate_multiplier, double output_multiplier,
+                                                const MaybeTensor& b_up, const GateArguments& gate,
                                                 bool recompute) {
   const int64_t hidden = hidden_of(w_gate);
   Tensor h = empty_with_width(x, hidden);
   Tensor g = recompute ? empty_vector(x, 0) : empty_with_width(x, hidden);
   Tensor u = recompute ? empty_vector(x, 0) : empty_with_width(x, hidden);
-  gate_up_run(x, w_gate, w_up, b_gate, b_up,
-              {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier}, false, h,
-              unless_empty(!recompute, g), unless_empty(!recompute, u));
+  gate_up_run(x, w_gate, w_up, b_gate, b_up, gate, false, h, unless_empty(!recompute, g),
+              unless_empty(!recompute, u));
   return {h, g, u};
 }
 
@@ -101,14 +89,14 @@ std::tuple<Tensor, Tensor, Tensor> gate_up_save(const Tensor& x, const Tensor& w
 void down_out(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
               const MaybeTensor& residual, bool weights_static, const Tensor& out) {
   Call call(SLUICE_DOWN);
-  const Bound& in = call.bind(Operand::kH, h);
-  const Bound& weight = call.bind(Operand::kWDown, w_down);
+  const Bound& in = call.in(Operand::kH, h);
+  const Bound& weight = call.in(Operand::kWDown, w_down);
   call.dims(in.rows, weight.rows, in.cols).types(in.dtype, weight.dtype);
-  call.problem().y_dtype = call.bind(Operand::kY, out).dtype;
+  call.problem().y_dtype = call.out(Operand::kY, out).dtype;
   call.problem().bias_down = b_down ? 1 : 0;
   call.problem().weights_static = weights_static ? 1 : 0;
   add_residual(call, residual);
-  call.bind(Operand::kBDown, b_down);
+  call.in(Operand::kBDown, b_down);
   call.run();
 }
 
@@ -126,59 +114,50 @@ void mlp_run(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Te
              const MaybeTensor& residual, const GateArguments& gate, bool weights_static,
              const Tensor& y, const MaybeTensor& g, const MaybeTensor& u) {
   Call call = call_with_gate_up(SLUICE_MLP, x, w_gate, w_up, b_gate, b_up, gate);
-  call.problem().y_dtype = call.bind(Operand::kY, y).dtype;
+  call.problem().y_dtype = call.out(Operand::kY, y).dtype;
   call.problem().bias_down = b_down ? 1 : 0;
   call.problem().weights_static = weights_static ? 1 : 0;
   call.problem().save_g_u = g ? 1 : 0;
   add_residual(call, residual);
-  call.bind(Operand::kWDown, w_down);
-  call.bind(Operand::kBDown, b_down);
-  call.bind(Operand::kG, g);
-  call.bind(Operand::kU, u);
+  call.in(Operand::kWDown, w_down);
+  call.in(Operand::kBDown, b_down);
+  call.out(Operand::kG, g);
+  call.out(Operand::kU, u);
   call.run();
 }
 
 void mlp_out(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
              const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
-             const MaybeTensor& residual, int64_t activation, double alpha, const Limit& limit,
-             double up_offset, double gate_multiplier, double output_multiplier,
-             bool weights_static, const Tensor& out) {
-  mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual,
-          {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier}, weights_static,
-          out, {}, {});
+             const MaybeTensor& residual, const GateArguments& gate, bool weights_static,
+             const Tensor& out) {
+  mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, gate, weights_static, out, {},
+          {});
 }
 
 Tensor mlp(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
            const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
-           const MaybeTensor& residual, int64_t activation, double alpha, const Limit& limit,
-           double up_offset, double gate_multiplier, double output_multiplier,
-           bool weights_static) {
+           const MaybeTensor& residual, const GateArguments& gate, bool weights_static) {
   Tensor y = empty_like(x);
-  mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual,
-          {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier}, weights_static,
-          y, {}, {});
+  mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, gate, weights_static, y, {}, {});
   return y;
 }
 
 // Of x and the weights alone. Each argument left to its default costs the host some 0.1 us in
 // Torch's parser, and mlp has eleven of them.
 Tensor mlp_plain(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down) {
-  return mlp(x, w_gate, w_up, w_down, {}, {}, {}, {}, SLUICE_SILU, 1.0, {}, 0.0, 1.0, 1.0, false);
+  return mlp(x, w_gate, w_up, w_down, {}, {}, {}, {}, {}, false);
 }
 
 std::tuple<Tensor, Tensor, Tensor> mlp_save(const Tensor& x, const Tensor& w_gate,
                                             const Tensor& w_up, const Tensor& w_down,
                                             const MaybeTensor& b_gate, const MaybeTensor& b_up,
                                             const MaybeTensor& b_down, const MaybeTensor& residual,
-                                            int64_t activation, double alpha, const Limit& limit,
-                                            double up_offset, double gate_multiplier,
-                                            double output_multiplier, bool recompute) {
+                                            const GateArguments& gate, bool recompute) {
   const int64_t hidden = hidden_of(w_gate);
   Tensor y = empty_like(x);
   Tensor g = recompute ? empty_vector(x, 0) : empty_with_width(x, hidden);
   Tensor u = recompute ? empty_vector(x, 0) : empty_with_width(x, hidden);
-  mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual,
-          {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier}, false, y,
+  mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, gate, false, y,
           unless_empty(!recompute, g), unless_empty(!recompute, u));
   return {y, g, u};
 }
@@ -188,15 +167,11 @@ std::tuple<Tensor, Tensor, Tensor> mlp_save(const Tensor& x, const Tensor& w_gat
 void norm_mlp_out(const Tensor& x, const Tensor& norm_weight, const Tensor& w_gate,
                   const Tensor& w_up, const Tensor& w_down, const MaybeTensor& x_residual,
                   const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
-                  double eps, double weight_offset, bool add_sum, int64_t activation, double alpha,
-                  const Limit& limit, double up_offset, double gate_multiplier,
-                  double output_multiplier, bool weights_static, const Tensor& out,
-                  const MaybeTensor& x_sum) {
-  Call call =
-      call_with_gate_up(SLUICE_MLP, x, w_gate, w_up, b_gate, b_up,
-                        {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
+                  double eps, double weight_offset, bool add_sum, const GateArguments& gate,
+                  bool weights_static, const Tensor& out, const MaybeTensor& x_sum) {
+  Call call = call_with_gate_up(SLUICE_MLP, x, w_gate, w_up, b_gate, b_up, gate);
   sluice_problem& problem = call.problem();
-  problem.y_dtype = call.bind(Operand::kY, out).dtype;
+  problem.y_dtype = call.out(Operand::kY, out).dtype;
   problem.bias_down = b_down ? 1 : 0;
   problem.weights_static = weights_static ? 1 : 0;
   problem.norm.enabled = 1;
@@ -204,11 +179,11 @@ void norm_mlp_out(const Tensor& x, const Tensor& norm_weight, const Tensor& w_ga
   problem.norm.eps = static_cast<float>(eps);
   problem.norm.weight_offset = static_cast<float>(weight_offset);
   problem.residual = add_sum ? SLUICE_RESIDUAL_NORM_INPUT : SLUICE_RESIDUAL_NONE;
-  call.bind(Operand::kNormWeight, norm_weight);
-  call.bind(Operand::kXResidual, x_residual);
-  call.bind(Operand::kWDown, w_down);
-  call.bind(Operand::kBDown, b_down);
-  call.bind(Operand::kXSum, x_sum);
+  call.in(Operand::kNormWeight, norm_weight);
+  call.in(Operand::kXResidual, x_residual);
+  call.in(Operand::kWDown, w_down);
+  call.in(Operand::kBDown, b_down);
+  call.out(Operand::kXSum, x_sum);
   call.run();
 }
 
@@ -216,96 +191,113 @@ std::tuple<Tensor, Tensor> norm_mlp(const Tensor& x, const Tensor& norm_weight,
                                     const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
                                     const MaybeTensor& x_residual, const MaybeTensor& b_gate,
                                     const MaybeTensor& b_up, const MaybeTensor& b_down, double eps,
-                                    double weight_offset, bool add_sum, int64_t activation,
-                                    double alpha, const Limit& limit, double up_offset,
-                                    double gate_multiplier, double output_multiplier,
+                                    double weight_offset, bool add_sum, const GateArguments& gate,
                                     bool weights_static) {
   const bool adds = x_residual.has_value();
   Tensor y = empty_like(x);
   Tensor x_sum = adds ? empty_like(x) : empty_vector(x, 0);
   norm_mlp_out(x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down, eps,
-               weight_offset, add_sum, activation, alpha, limit, up_offset, gate_multiplier,
-               output_multiplier, weights_static, y, unless_empty(adds, x_sum));
+               weight_offset, add_sum, gate, weights_static, y, unless_empty(adds, x_sum));
   return {y, x_sum};
+}
+
+// --- norm: n [.., D], RMSNorm of x + x_residual; also the sum
+
+void norm_out(const Tensor& x, const Tensor& norm_weight, const MaybeTensor& x_residual, double eps,
+              double weight_offset, const Tensor& out, const MaybeTensor& x_sum) {
+  Call call(SLUICE_NORM);
+  const Bound& in = call.in(Operand::kX, x);
+  const Bound& weight = call.in(Operand::kNormWeight, norm_weight);
+  call.dims(in.rows, in.cols, 0).types(in.dtype, weight.dtype);
+  sluice_problem& problem = call.problem();
+  problem.y_dtype = call.out(Operand::kY, out).dtype;
+  problem.norm.enabled = 1;
+  problem.norm.add = x_residual ? 1 : 0;
+  problem.norm.eps = static_cast<float>(eps);
+  problem.norm.weight_offset = static_cast<float>(weight_offset);
+  call.in(Operand::kXResidual, x_residual);
+  call.out(Operand::kXSum, x_sum);
+  call.run();
+}
+
+std::tuple<Tensor, Tensor> norm(const Tensor& x, const Tensor& norm_weight,
+                                const MaybeTensor& x_residual, double eps, double weight_offset) {
+  const bool adds = x_residual.has_value();
+  Tensor n = empty_like(x);
+  Tensor x_sum = adds ? empty_like(x) : empty_vector(x, 0);
+  norm_out(x, norm_weight, x_residual, eps, weight_offset, n, unless_empty(adds, x_sum));
+  return {n, x_sum};
 }
 
 // --- gate_mul: h [.., H] from g and u, and its gradient
 
-void gate_mul_out(const Tensor& g, const Tensor& u, int64_t activation, double alpha,
-                  const Limit& limit, double up_offset, double gate_multiplier,
-                  double output_multiplier, const Tensor& out) {
+void gate_mul_out(const Tensor& g, const Tensor& u, const GateArguments& gate, bool round_gate,
+                  const Tensor& out) {
   Call call(SLUICE_GATE_MUL);
-  const Bound& in = call.bind(Operand::kG, g);
+  const Bound& in = call.in(Operand::kG, g);
   call.dims(in.rows, 1, in.cols).types(in.dtype, in.dtype);
-  call.gate({activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
-  call.bind(Operand::kU, u);
-  call.bind(Operand::kH, out);
+  call.gate(gate);
+  call.problem().round_gate = round_gate ? 1 : 0;
+  call.in(Operand::kU, u);
+  call.out(Operand::kH, out);
   call.run();
 }
 
-Tensor gate_mul(const Tensor& g, const Tensor& u, int64_t activation, double alpha,
-                const Limit& limit, double up_offset, double gate_multiplier,
-                double output_multiplier) {
+Tensor gate_mul(const Tensor& g, const Tensor& u, const GateArguments& gate, bool round_gate) {
   Tensor h = empty_like(g);
-  gate_mul_out(g, u, activation, alpha, limit, up_offset, gate_multiplier, output_multiplier, h);
+  gate_mul_out(g, u, gate, round_gate, h);
   return h;
 }
 
-void gate_mul_grad_out(const Tensor& dh, const Tensor& g, const Tensor& u, int64_t activation,
-                       double alpha, const Limit& limit, double up_offset, double gate_multiplier,
-                       double output_multiplier, const Tensor& dg, const Tensor& du) {
+void gate_mul_grad_out(const Tensor& dh, const Tensor& g, const Tensor& u,
+                       const GateArguments& gate, bool round_gate, const Tensor& dg,
+                       const Tensor& du) {
   Call call(SLUICE_GATE_MUL_GRAD);
-  const Bound& in = call.bind(Operand::kG, g);
+  const Bound& in = call.in(Operand::kG, g);
   call.dims(in.rows, 1, in.cols).types(in.dtype, in.dtype);
-  call.gate({activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
-  call.bind(Operand::kDh, dh);
-  call.bind(Operand::kU, u);
-  call.bind(Operand::kDg, dg);
-  call.bind(Operand::kDu, du);
+  call.gate(gate);
+  call.problem().round_gate = round_gate ? 1 : 0;
+  call.in(Operand::kDh, dh);
+  call.in(Operand::kU, u);
+  call.out(Operand::kDg, dg);
+  call.out(Operand::kDu, du);
   call.run();
 }
 
 std::tuple<Tensor, Tensor> gate_mul_grad(const Tensor& dh, const Tensor& g, const Tensor& u,
-                                         int64_t activation, double alpha, const Limit& limit,
-                                         double up_offset, double gate_multiplier,
-                                         double output_multiplier) {
+                                         const GateArguments& gate, bool round_gate) {
   Tensor dg = empty_like(g);
   Tensor du = empty_like(g);
-  gate_mul_grad_out(dh, g, u, activation, alpha, limit, up_offset, gate_multiplier,
-                    output_multiplier, dg, du);
+  gate_mul_grad_out(dh, g, u, gate, round_gate, dg, du);
   return {dg, du};
 }
 
 // --- gate_up_grad: dg, du and h from dy, with dh = dy·Wd
 
 void gate_up_grad_out(const Tensor& dy, const Tensor& w_down, const Tensor& g, const Tensor& u,
-                      int64_t activation, double alpha, const Limit& limit, double up_offset,
-                      double gate_multiplier, double output_multiplier, const Tensor& dg,
-                      const Tensor& du, const Tensor& h) {
+                      const GateArguments& gate, const Tensor& dg, const Tensor& du,
+                      const Tensor& h) {
   Call call(SLUICE_GATE_UP_GRAD);
-  const Bound& from = call.bind(Operand::kDy, dy);
-  const Bound& saved = call.bind(Operand::kG, g);
-  const Bound& weight = call.bind(Operand::kWDown, w_down);
+  const Bound& from = call.in(Operand::kDy, dy);
+  const Bound& saved = call.in(Operand::kG, g);
+  const Bound& weight = call.in(Operand::kWDown, w_down);
   call.dims(from.rows, from.cols, saved.cols).types(saved.dtype, weight.dtype);
   call.problem().y_dtype = from.dtype;
-  call.gate({activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
-  call.bind(Operand::kU, u);
-  call.bind(Operand::kDg, dg);
-  call.bind(Operand::kDu, du);
-  call.bind(Operand::kH, h);
+  call.gate(gate);
+  call.in(Operand::kU, u);
+  call.out(Operand::kDg, dg);
+  call.out(Operand::kDu, du);
+  call.out(Operand::kH, h);
   call.run();
 }
 
 std::tuple<Tensor, Tensor, Tensor> gate_up_grad(const Tensor& dy, const Tensor& w_down,
                                                 const Tensor& g, const Tensor& u,
-                                                int64_t activation, double alpha,
-                                                const Limit& limit, double up_offset,
-                                                double gate_multiplier, double output_multiplier) {
+                                                const GateArguments& gate) {
   Tensor dg = empty_like(g);
   Tensor du = empty_like(g);
   Tensor h = empty_like(g);
-  gate_up_grad_out(dy, w_down, g, u, activation, alpha, limit, up_offset, gate_multiplier,
-                   output_multiplier, dg, du, h);
+  gate_up_grad_out(dy, w_down, g, u, gate, dg, du, h);
   return {dg, du, h};
 }
 
@@ -313,41 +305,37 @@ std::tuple<Tensor, Tensor, Tensor> gate_up_grad(const Tensor& dy, const Tensor& 
 
 void mlp_grad_out(const Tensor& dy, const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
                   const Tensor& w_down, const MaybeTensor& g, const MaybeTensor& u,
-                  const MaybeTensor& b_gate, const MaybeTensor& b_up, int64_t activation,
-                  double alpha, const Limit& limit, double up_offset, double gate_multiplier,
-                  double output_multiplier, bool accumulate, const MaybeTensor& dx,
-                  const MaybeTensor& dw_gate, const MaybeTensor& dw_up, const MaybeTensor& dw_down,
-                  const MaybeTensor& db_gate, const MaybeTensor& db_up,
-                  const MaybeTensor& db_down) {
+                  const MaybeTensor& b_gate, const MaybeTensor& b_up, const GateArguments& gate,
+                  bool accumulate, const MaybeTensor& dx, const MaybeTensor& dw_gate,
+                  const MaybeTensor& dw_up, const MaybeTensor& dw_down, const MaybeTensor& db_gate,
+                  const MaybeTensor& db_up, const MaybeTensor& db_down) {
   const bool recompute = !g && !u;
   const MaybeTensor none;
-  Call call = call_with_gate_up(
-      SLUICE_MLP_GRAD, x, w_gate, w_up, recompute ? b_gate : none, recompute ? b_up : none,
-      {activation, alpha, limit, up_offset, gate_multiplier, output_multiplier});
-  call.problem().y_dtype = call.bind(Operand::kDy, dy).dtype;
-  const Bound* const dw = call.bind(Operand::kDwGate, dw_gate);
+  Call call = call_with_gate_up(SLUICE_MLP_GRAD, x, w_gate, w_up, recompute ? b_gate : none,
+                                recompute ? b_up : none, gate);
+  call.problem().y_dtype = call.in(Operand::kDy, dy).dtype;
+  const Bound* const dw = call.out(Operand::kDwGate, dw_gate);
   call.problem().dw_dtype = dw != nullptr ? dw->dtype : call.problem().w_dtype;
   call.problem().recompute = recompute ? 1 : 0;
   call.problem().accumulate_dw = accumulate ? 1 : 0;
   call.problem().bias_gate_up = b_gate || b_up || db_gate || db_up ? 1 : 0;
   call.problem().bias_down = db_down ? 1 : 0;
-  call.bind(Operand::kWDown, w_down);
-  call.bind(Operand::kG, g);
-  call.bind(Operand::kU, u);
-  call.bind(Operand::kDx, dx);
-  call.bind(Operand::kDwUp, dw_up);
-  call.bind(Operand::kDwDown, dw_down);
-  call.bind(Operand::kDbGate, db_gate);
-  call.bind(Operand::kDbUp, db_up);
-  call.bind(Operand::kDbDown, db_down);
+  call.in(Operand::kWDown, w_down);
+  call.in(Operand::kG, g);
+  call.in(Operand::kU, u);
+  call.out(Operand::kDx, dx);
+  call.out(Operand::kDwUp, dw_up);
+  call.out(Operand::kDwDown, dw_down);
+  call.out(Operand::kDbGate, db_gate);
+  call.out(Operand::kDbUp, db_up);
+  call.out(Operand::kDbDown, db_down);
   call.run();
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mlp_grad(
     const Tensor& dy, const Tensor& x, const Tensor& w_gate, const Tensor& w_up,
     const Tensor& w_down, const MaybeTensor& g, const MaybeTensor& u, const MaybeTensor& b_gate,
-    const MaybeTensor& b_up, int64_t activation, double alpha, const Limit& limit, double up_offset,
-    double gate_multiplier, double output_multiplier, bool need_x, bool need_weights,
+    const MaybeTensor& b_up, const GateArguments& gate, bool need_x, bool need_weights,
     bool need_bias_gate_up, bool need_bias_down) {
   const auto none = [&] { return empty_vector(w_gate, 0); };
   Tensor dx = need_x ? empty_like(x) : none();
@@ -357,58 +345,37 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mlp_grad(
   Tensor db_gate = need_bias_gate_up ? empty_vector(w_gate, hidden_of(w_gate)) : none();
   Tensor db_up = need_bias_gate_up ? empty_vector(w_gate, hidden_of(w_gate)) : none();
   Tensor db_down = need_bias_down ? empty_vector(w_down, rows_of("w_down", w_down)) : none();
-  mlp_grad_out(dy, x, w_gate, w_up, w_down, g, u, b_gate, b_up, activation, alpha, limit, up_offset,
-               gate_multiplier, output_multiplier, false, unless_empty(need_x, dx),
-               unless_empty(need_weights, dw_gate), unless_empty(need_weights, dw_up),
-               unless_empty(need_weights, dw_down), unless_empty(need_bias_gate_up, db_gate),
-               unless_empty(need_bias_gate_up, db_up), unless_empty(need_bias_down, db_down));
+  mlp_grad_out(dy, x, w_gate, w_up, w_down, g, u, b_gate, b_up, gate, false,
+               unless_empty(need_x, dx), unless_empty(need_weights, dw_gate),
+               unless_empty(need_weights, dw_up), unless_empty(need_weights, dw_down),
+               unless_empty(need_bias_gate_up, db_gate), unless_empty(need_bias_gate_up, db_up),
+               unless_empty(need_bias_down, db_down));
   return {dx, dw_gate, dw_up, dw_down, db_gate, db_up, db_down};
 }
 
-// An argument of an operator's .out form that it writes; what is no tensor is not written.
-void written(const Tensor& tensor) { count_write(tensor); }
-void written(const MaybeTensor& tensor) {
-  if (tensor) count_write(*tensor);
-}
-template <class Other>
-void written(const Other&) {}
-
-// An operator's .out form: the function, whose last kOutputs arguments are what it writes. To count
-// that costs the host a microsecond a tensor, hence only where gradients are recorded.
-template <auto kFunction, std::size_t kOutputs>
-struct OutForm;
-template <class... Arguments, void (*kFunction)(Arguments...), std::size_t kOutputs>
-struct OutForm<kFunction, kOutputs> {
-  static void run(Arguments... arguments) {
-    if (aoti_torch_grad_mode_is_enabled()) {
-      std::size_t index = 0;
-      ((index++ + kOutputs >= sizeof...(Arguments) ? written(arguments) : void()), ...);
-    }
-    kFunction(arguments...);
-  }
-};
-
 // One registration for each backend: the functions look at where their tensors are.
 void implement(torch::stable::detail::StableLibrary& library) {
-  library.impl("gate_up", TORCH_BOX(&gate_up));
-  library.impl("gate_up.out", TORCH_BOX((&OutForm<&gate_up_out, 1>::run)));
-  library.impl("gate_up_save", TORCH_BOX(&gate_up_save));
-  library.impl("down", TORCH_BOX(&down));
-  library.impl("down.out", TORCH_BOX((&OutForm<&down_out, 1>::run)));
-  library.impl("mlp", TORCH_BOX(&mlp));
-  library.impl("mlp.plain", TORCH_BOX(&mlp_plain));
-  library.impl("mlp.out", TORCH_BOX((&OutForm<&mlp_out, 1>::run)));
-  library.impl("mlp_save", TORCH_BOX(&mlp_save));
-  library.impl("norm_mlp", TORCH_BOX(&norm_mlp));
-  library.impl("norm_mlp.out", TORCH_BOX((&OutForm<&norm_mlp_out, 2>::run)));
-  library.impl("gate_mul", TORCH_BOX(&gate_mul));
-  library.impl("gate_mul.out", TORCH_BOX((&OutForm<&gate_mul_out, 1>::run)));
-  library.impl("gate_mul_grad", TORCH_BOX(&gate_mul_grad));
-  library.impl("gate_mul_grad.out", TORCH_BOX((&OutForm<&gate_mul_grad_out, 2>::run)));
-  library.impl("gate_up_grad", TORCH_BOX(&gate_up_grad));
-  library.impl("gate_up_grad.out", TORCH_BOX((&OutForm<&gate_up_grad_out, 3>::run)));
-  library.impl("mlp_grad", TORCH_BOX(&mlp_grad));
-  library.impl("mlp_grad.out", TORCH_BOX((&OutForm<&mlp_grad_out, 7>::run)));
+  library.impl("gate_up", TORCH_BOX(&Operator<&gate_up>::run));
+  library.impl("gate_up.out", TORCH_BOX((&Operator<&gate_up_out, 1>::run)));
+  library.impl("gate_up_save", TORCH_BOX(&Operator<&gate_up_save>::run));
+  library.impl("down", TORCH_BOX(&Operator<&down>::run));
+  library.impl("down.out", TORCH_BOX((&Operator<&down_out, 1>::run)));
+  library.impl("mlp", TORCH_BOX(&Operator<&mlp>::run));
+  library.impl("mlp.plain", TORCH_BOX(&Operator<&mlp_plain>::run));
+  library.impl("mlp.out", TORCH_BOX((&Operator<&mlp_out, 1>::run)));
+  library.impl("mlp_save", TORCH_BOX(&Operator<&mlp_save>::run));
+  library.impl("norm_mlp", TORCH_BOX(&Operator<&norm_mlp>::run));
+  library.impl("norm_mlp.out", TORCH_BOX((&Operator<&norm_mlp_out, 2>::run)));
+  library.impl("norm", TORCH_BOX(&Operator<&norm>::run));
+  library.impl("norm.out", TORCH_BOX((&Operator<&norm_out, 2>::run)));
+  library.impl("gate_mul", TORCH_BOX(&Operator<&gate_mul>::run));
+  library.impl("gate_mul.out", TORCH_BOX((&Operator<&gate_mul_out, 1>::run)));
+  library.impl("gate_mul_grad", TORCH_BOX(&Operator<&gate_mul_grad>::run));
+  library.impl("gate_mul_grad.out", TORCH_BOX((&Operator<&gate_mul_grad_out, 2>::run)));
+  library.impl("gate_up_grad", TORCH_BOX(&Operator<&gate_up_grad>::run));
+  library.impl("gate_up_grad.out", TORCH_BOX((&Operator<&gate_up_grad_out, 3>::run)));
+  library.impl("mlp_grad", TORCH_BOX(&Operator<&mlp_grad>::run));
+  library.impl("mlp_grad.out", TORCH_BOX((&Operator<&mlp_grad_out, 7>::run)));
 }
 
 }  // namespace
@@ -432,10 +399,14 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sluice, library) {
       "Tensor? x_residual=None, Tensor? b_gate=None, Tensor? b_up=None, Tensor? b_down=None, "
       "float eps=1e-6, float weight_offset=0.0, bool add_sum=False, " +
       gate;
+  const std::string norm =
+      "Tensor x, Tensor norm_weight, Tensor? x_residual=None, float eps=1e-6, "
+      "float weight_offset=0.0";
   const std::string mlp_grad =
       "Tensor dy, Tensor x, Tensor w_gate, Tensor w_up, Tensor w_down, Tensor? g=None, "
       "Tensor? u=None, Tensor? b_gate=None, Tensor? b_up=None, " +
       gate;
+  const std::string gate_mul = "Tensor g, Tensor u, " + gate + ", bool round_gate=False";
   const std::string is_static = ", bool weights_static=False";
   const std::string recompute = ", *, bool recompute=False";
   const std::string out = ", *, Tensor(a!) out) -> ()";
@@ -452,11 +423,12 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sluice, library) {
            "norm_mlp(" + norm_mlp + is_static + ") -> (Tensor y, Tensor x_sum)",
            "norm_mlp.out(" + norm_mlp + is_static +
                ", *, Tensor(a!) out, Tensor(b!)? x_sum=None) -> ()",
-           "gate_mul(Tensor g, Tensor u, " + gate + ") -> Tensor",
-           "gate_mul.out(Tensor g, Tensor u, " + gate + out,
-           "gate_mul_grad(Tensor dh, Tensor g, Tensor u, " + gate + ") -> (Tensor dg, Tensor du)",
-           "gate_mul_grad.out(Tensor dh, Tensor g, Tensor u, " + gate +
-               ", *, Tensor(a!) dg, Tensor(b!) du) -> ()",
+           "norm(" + norm + ") -> (Tensor n, Tensor x_sum)",
+           "norm.out(" + norm + ", *, Tensor(a!) out, Tensor(b!)? x_sum=None) -> ()",
+           "gate_mul(" + gate_mul + ") -> Tensor",
+           "gate_mul.out(" + gate_mul + out,
+           "gate_mul_grad(Tensor dh, " + gate_mul + ") -> (Tensor dg, Tensor du)",
+           "gate_mul_grad.out(Tensor dh, " + gate_mul + ", *, Tensor(a!) dg, Tensor(b!) du) -> ()",
            "gate_up_grad(Tensor dy, Tensor w_down, Tensor g, Tensor u, " + gate +
                ") -> (Tensor dg, Tensor du, Tensor h)",
            "gate_up_grad.out(Tensor dy, Tensor w_down, Tensor g, Tensor u, " + gate +
@@ -469,6 +441,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sluice, library) {
                ", bool accumulate=False, *, Tensor(a!)? dx=None, Tensor(b!)? dw_gate=None, "
                "Tensor(c!)? dw_up=None, Tensor(d!)? dw_down=None, Tensor(e!)? db_gate=None, "
                "Tensor(f!)? db_up=None, Tensor(g!)? db_down=None) -> ()",
+           std::string("_lies_in_a_pool(Tensor tensor) -> bool"),  // in Python: workspace.cpp
        }) {
     library.def(schema.c_str());
   }

@@ -14,4 +14,8 @@ namespace sluice_torch {
 void run_with_workspace(const sluice_plan& plan, const sluice_operands& operands, std::size_t bytes,
                         const Place& place);
 
+/// May a call take memory from Torch's allocator and give it back at its end? Not in a graph that
+/// somebody else captures: it would be another tensor's when the graph is replayed.
+bool may_borrow(const Place& place);
+
 }  // namespace sluice_torch

@@ -6,11 +6,12 @@
 #include <cstring>
 #include <new>
 #include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 
 #include "core/c_convert.hpp"
-#include "core/variant.hpp"
+#include "core/choices.hpp"
 #include "sluice/sluice.h"
 #include "sluice/sluice.hpp"
 #include "tune/c_scheduler.hpp"
@@ -32,11 +33,13 @@ using c_api::write;
 struct StoredPlan {
   std::uint64_t mark = 0;
   Plan plan{};
+  char config[kMaxConfig]{};
 };
+static_assert(SLUICE_WORKSPACE_HEADER_BYTES == kWorkspaceHeaderBytes);
 static_assert(sizeof(StoredPlan) <= sizeof(sluice_plan) &&
               alignof(StoredPlan) <= alignof(sluice_plan) &&
               std::is_trivially_copyable_v<StoredPlan>);
-constexpr std::uint64_t kPlanMark = 0x534c554943450001;  // "SLUICE", layout 1
+constexpr std::uint64_t kPlanMark = 0x534c554943450002;  // "SLUICE", layout 2
 
 const StoredPlan* stored(const sluice_plan* plan) {
   const auto* inside = reinterpret_cast<const StoredPlan*>(plan);
@@ -124,8 +127,12 @@ std::string explanation_text(const Explanation& why) {
     } else if (!v.reason.empty()) {
       text += ": refused: " + v.reason + "\n";
     } else {
-      text += ": fits, not chosen" + (v.yields.empty() ? "" : ": " + v.yields) + "\n";
+      text += ": fits, not chosen\n";
     }
+  }
+  for (const ExplainedStep& step : why.steps) {
+    text += "  " + step.name + ": " + step.kernel + (step.config.empty() ? "" : " " + step.config) +
+            (step.blocks.empty() ? "" : "; " + step.blocks) + "\n";
   }
   if (why.error) text += std::string(why.error->message) + "\n";
   return text;
@@ -182,6 +189,18 @@ sluice_status sluice_interleaved_cols(int64_t block, int64_t h, sluice_dtype dty
   return interleaved(interleaved_cols, kFloatDTypeCount, block, h, dtype, layout, error);
 }
 
+sluice_status sluice_pack_gate_up(const sluice_packing* packing, const void* gate, const void* up,
+                                  void* packed, sluice_error* error) {
+  const auto how = to_cpp(packing);
+  return how ? finish(pack_gate_up(*how, gate, up, packed), error) : report(how.error(), error);
+}
+
+sluice_status sluice_unpack_gate_up(const sluice_packing* packing, const void* packed, void* gate,
+                                    void* up, sluice_error* error) {
+  const auto how = to_cpp(packing);
+  return how ? finish(unpack_gate_up(*how, packed, gate, up), error) : report(how.error(), error);
+}
+
 sluice_status sluice_cpu_device(sluice_device* device, size_t struct_size, sluice_error* error) {
   return finish(write(to_c(cpu_device()), device, struct_size, "device"), error);
 }
@@ -207,7 +226,7 @@ sluice_status sluice_cuda_device(int32_t ordinal, sluice_device* device, size_t 
 
 const char* sluice_variant_name(sluice_backend backend, int32_t index) {
   if (index < 0) return nullptr;
-  for (const detail::Variant& v : detail::variants()) {
+  for (const detail::Recipe& v : detail::recipes()) {
     if (backend != static_cast<sluice_backend>(v.backend)) continue;
     if (index-- == 0) return v.name;
   }
@@ -247,14 +266,18 @@ sluice_status sluice_plan_init(sluice_plan* out, const sluice_problem* problem,
                                const sluice_device* device, const sluice_options* options,
                                sluice_error* error) {
   if (out == nullptr) return report(invalid_null("plan"), error);
-  return with_arguments(problem, device, options, error,
-                        [&](const Problem& p, const Device& d, const Options& wishes) {
-                          const auto made = plan(p, d, wishes);
-                          if (!made) return report(made.error(), error);
-                          *out = sluice_plan{};
-                          ::new (static_cast<void*>(out)) StoredPlan{kPlanMark, *made};
-                          return done(error);
-                        });
+  return with_arguments(
+      problem, device, options, error,
+      [&](const Problem& p, const Device& d, const Options& wishes) {
+        const auto made = plan(p, d, wishes);
+        if (!made) return report(made.error(), error);
+        *out = sluice_plan{};
+        auto* const inside = ::new (static_cast<void*>(out)) StoredPlan{kPlanMark, *made, {}};
+        const std::span<const PlannedStep> steps(made->steps.data(),
+                                                 static_cast<std::size_t>(made->step_count));
+        detail::config_text(p.op, steps, inside->config);
+        return done(error);
+      });
 }
 
 size_t sluice_plan_workspace_bytes(const sluice_plan* plan) {
@@ -269,7 +292,7 @@ const char* sluice_plan_variant(const sluice_plan* plan) {
 
 const char* sluice_plan_config(const sluice_plan* plan) {
   const StoredPlan* inside = stored(plan);
-  return inside == nullptr ? "" : inside->plan.config.name;
+  return inside == nullptr ? "" : inside->config;
 }
 
 sluice_choice_source sluice_plan_source(const sluice_plan* plan) {
@@ -282,8 +305,8 @@ int32_t sluice_plan_threads(const sluice_plan* plan) {
   return inside == nullptr ? -1 : inside->plan.threads;
 }
 
-sluice_status sluice_run(const sluice_plan* plan, const sluice_operands* operands,
-                         sluice_workspace workspace, void* stream, sluice_error* error) {
+sluice_status sluice_run(const sluice_plan* plan, const sluice_run_args* args,
+                         sluice_error* error) {
   if (plan == nullptr) return report(invalid_null("plan"), error);
   const StoredPlan* inside = stored(plan);
   if (inside == nullptr) {
@@ -291,11 +314,12 @@ sluice_status sluice_run(const sluice_plan* plan, const sluice_operands* operand
                              "plan: got memory that sluice_plan_init did not fill"),
                   error);
   }
-  const auto pointers = to_cpp(operands);
-  if (!pointers) return report(pointers.error(), error);
-  return finish(
-      run(inside->plan, *pointers, {workspace.data, workspace.bytes, workspace.header}, stream),
-      error);
+  const auto given = read(args, "args");
+  if (!given) return report(given.error(), error);
+  const auto operands = to_cpp(given->operands);
+  if (!operands) return report(operands.error(), error);
+  const sluice_workspace& w = given->workspace;
+  return finish(run(inside->plan, *operands, {w.data, w.bytes, w.header}, given->stream), error);
 }
 
 sluice_status sluice_workspace_init(sluice_workspace workspace, const sluice_device* device,

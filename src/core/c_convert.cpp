@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <type_traits>
+#include <utility>
 
 namespace sluice::c_api {
 namespace {
@@ -25,7 +26,10 @@ static_assert(same(SLUICE_BF16, DType::kBF16) && same(SLUICE_FP16, DType::kF16) 
 static_assert(same(SLUICE_GATE_UP, Op::kGateUp) && same(SLUICE_DOWN, Op::kDown) &&
               same(SLUICE_MLP, Op::kMlp) && same(SLUICE_GATE_MUL, Op::kGateMul) &&
               same(SLUICE_GATE_MUL_GRAD, Op::kGateMulGrad) &&
-              same(SLUICE_GATE_UP_GRAD, Op::kGateUpGrad) && same(SLUICE_MLP_GRAD, Op::kMlpGrad));
+              same(SLUICE_GATE_UP_GRAD, Op::kGateUpGrad) && same(SLUICE_MLP_GRAD, Op::kMlpGrad) &&
+              same(SLUICE_NORM, Op::kNorm) && same(SLUICE_INPUT_GRAD, Op::kInputGrad) &&
+              same(SLUICE_WEIGHT_GRAD, Op::kWeightGrad) &&
+              same(SLUICE_COLUMN_SUM, Op::kColumnSum) && same(SLUICE_LINEAR, Op::kLinear));
 static_assert(same(SLUICE_SILU, Activation::kSilu) &&
               same(SLUICE_GELU_TANH, Activation::kGeluTanh) &&
               same(SLUICE_GELU_ERF, Activation::kGeluErf) && same(SLUICE_RELU, Activation::kRelu) &&
@@ -42,8 +46,10 @@ static_assert(same(SLUICE_HEURISTIC, ChoiceSource::kHeuristic) &&
               same(SLUICE_SHIPPED_TABLE, ChoiceSource::kShippedTable));
 static_assert(same(SLUICE_UNUSED, Access::kUnused) && same(SLUICE_READ, Access::kRead) &&
               same(SLUICE_WRITE, Access::kWrite) && same(SLUICE_READ_WRITE, Access::kReadWrite));
+static_assert(same(SLUICE_PACK_GATE_UP, PackOrder::kGateUp) &&
+              same(SLUICE_PACK_UP_GATE, PackOrder::kUpGate));
 static_assert(SLUICE_OPERAND_COUNT == kOperandCount && SLUICE_MAX_NAME == kMaxName &&
-              SLUICE_CONTIGUOUS == kContiguous);
+              SLUICE_MAX_CONFIG == kMaxConfig && SLUICE_CONTIGUOUS == kContiguous);
 // These are copied as bytes.
 static_assert(sizeof(sluice_layout) == sizeof(Layout) &&
               offsetof(sluice_layout, col_block_stride_bytes) ==
@@ -70,10 +76,6 @@ Expected<Problem> to_cpp(const sluice_problem* given) noexcept {
   SLUICE_TRY(convert("y_dtype", c.y_dtype, kDTypeCount, &p.y_dtype));
   SLUICE_TRY(convert("dw_dtype", c.dw_dtype, kDTypeCount, &p.dw_dtype));
   SLUICE_TRY(convert("residual", c.residual, 3, &p.residual));
-  if (c.reserved != 0) {
-    return make_error(ErrorCode::kInvalidArgument, "problem.reserved: got %d, wanted 0",
-                      c.reserved);
-  }
   SLUICE_TRY(convert("gate.activation", c.gate.activation, kActivationCount, &p.gate.activation));
   p.m = c.m;
   p.d = c.d;
@@ -94,37 +96,10 @@ Expected<Problem> to_cpp(const sluice_problem* given) noexcept {
   SLUICE_TRY(convert("accumulate_dw", c.accumulate_dw, &p.accumulate_dw));
   SLUICE_TRY(convert("save_dg_du", c.save_dg_du, &p.save_dg_du));
   SLUICE_TRY(convert("weights_static", c.weights_static, &p.weights_static));
+  SLUICE_TRY(convert("round_gate", c.round_gate, &p.round_gate));
   p.alignment_bytes = c.alignment_bytes;
   p.layout = std::bit_cast<Layouts>(c.layout);
   return p;
-}
-
-sluice_problem to_c(const Problem& p) noexcept {
-  sluice_problem c{};
-  c.op = static_cast<sluice_op>(p.op);
-  c.x_dtype = static_cast<sluice_dtype>(p.x_dtype);
-  c.w_dtype = static_cast<sluice_dtype>(p.w_dtype);
-  c.y_dtype = static_cast<sluice_dtype>(p.y_dtype);
-  c.dw_dtype = static_cast<sluice_dtype>(p.dw_dtype);
-  c.residual = static_cast<sluice_residual>(p.residual);
-  c.gate = {static_cast<sluice_activation>(p.gate.activation),
-            p.gate.alpha,
-            p.gate.limit,
-            p.gate.up_offset,
-            p.gate.gate_multiplier,
-            p.gate.output_multiplier};
-  c.norm = {p.norm.enabled, p.norm.add, p.norm.eps, p.norm.weight_offset};
-  c.bias_gate_up = p.bias_gate_up;
-  c.bias_down = p.bias_down;
-  c.save_g_u = p.save_g_u;
-  c.recompute = p.recompute;
-  c.accumulate_dw = p.accumulate_dw;
-  c.save_dg_du = p.save_dg_du;
-  c.weights_static = p.weights_static;
-  c.reserved = 0;
-  c.alignment_bytes = p.alignment_bytes;
-  c.layout = std::bit_cast<sluice_layouts>(p.layout);
-  return c;
 }
 
 Expected<Device> to_cpp(const sluice_device* given) noexcept {
@@ -158,29 +133,6 @@ Expected<Device> to_cpp(const sluice_device* given) noexcept {
   return d;
 }
 
-sluice_device to_c(const Device& d) noexcept {
-  sluice_device c{};
-  c.backend = static_cast<sluice_backend>(d.backend);
-  c.arch = static_cast<std::int32_t>(d.arch);
-  c.ordinal = d.ordinal;
-  c.compute_capability = d.compute_capability;
-  c.sm_count = d.sm_count;
-  c.smem_per_block_bytes = d.smem_per_block_bytes;
-  c.cooperative_launch = d.cooperative_launch;
-  c.cublaslt_version = d.cublaslt_version;
-  c.driver_version = d.driver_version;
-  c.runtime_version = d.runtime_version;
-  c.threads = d.threads;
-  c.simd_targets = d.simd_targets;
-  c.slow_bf16_products = d.slow_bf16_products;
-  c.l1d_bytes = d.l1d_bytes;
-  c.l2_bytes = d.l2_bytes;
-  c.l3_bytes = d.l3_bytes;
-  c.memory_bytes = d.memory_bytes;
-  std::memcpy(c.name, d.name, sizeof(c.name));
-  return c;
-}
-
 sluice_operand_spec to_c(const OperandSpec& s) noexcept {
   sluice_operand_spec c{};
   c.name = s.name;
@@ -203,4 +155,85 @@ Expected<Operands> to_cpp(const sluice_operands* given) noexcept {
   return operands;
 }
 
+Expected<Packing> to_cpp(const sluice_packing* given) noexcept {
+  const auto c = read(given, "packing");
+  if (!c) return c.error();
+  return Packing{.h = c->h,
+                 .d = c->d,
+                 .element_bytes = c->element_bytes,
+                 .block_rows = c->block_rows,
+                 .order = static_cast<PackOrder>(c->order),
+                 .gate_stride_bytes = c->gate_stride_bytes,
+                 .up_stride_bytes = c->up_stride_bytes,
+                 .packed_stride_bytes = c->packed_stride_bytes};
+}
+
 }  // namespace sluice::c_api
+
+namespace sluice {
+
+sluice_problem to_c(const Problem& p) noexcept {
+  sluice_problem c{};
+  c.struct_size = sizeof(c);
+  c.op = static_cast<sluice_op>(p.op);
+  c.x_dtype = static_cast<sluice_dtype>(p.x_dtype);
+  c.w_dtype = static_cast<sluice_dtype>(p.w_dtype);
+  c.y_dtype = static_cast<sluice_dtype>(p.y_dtype);
+  c.dw_dtype = static_cast<sluice_dtype>(p.dw_dtype);
+  c.residual = static_cast<sluice_residual>(p.residual);
+  c.m = p.m;
+  c.d = p.d;
+  c.h = p.h;
+  c.gate = {static_cast<sluice_activation>(p.gate.activation),
+            p.gate.alpha,
+            p.gate.limit,
+            p.gate.up_offset,
+            p.gate.gate_multiplier,
+            p.gate.output_multiplier};
+  c.norm = {p.norm.enabled, p.norm.add, p.norm.eps, p.norm.weight_offset};
+  c.bias_gate_up = p.bias_gate_up;
+  c.bias_down = p.bias_down;
+  c.save_g_u = p.save_g_u;
+  c.recompute = p.recompute;
+  c.accumulate_dw = p.accumulate_dw;
+  c.save_dg_du = p.save_dg_du;
+  c.weights_static = p.weights_static;
+  c.round_gate = p.round_gate;
+  c.alignment_bytes = p.alignment_bytes;
+  c.layout = std::bit_cast<sluice_layouts>(p.layout);
+  return c;
+}
+
+sluice_device to_c(const Device& d) noexcept {
+  sluice_device c{};
+  c.struct_size = sizeof(c);
+  c.backend = static_cast<sluice_backend>(d.backend);
+  c.arch = static_cast<std::int32_t>(d.arch);
+  c.ordinal = d.ordinal;
+  c.compute_capability = d.compute_capability;
+  c.sm_count = d.sm_count;
+  c.smem_per_block_bytes = d.smem_per_block_bytes;
+  c.cooperative_launch = d.cooperative_launch;
+  c.cublaslt_version = d.cublaslt_version;
+  c.driver_version = d.driver_version;
+  c.runtime_version = d.runtime_version;
+  c.threads = d.threads;
+  c.simd_targets = d.simd_targets;
+  c.slow_bf16_products = d.slow_bf16_products;
+  c.l1d_bytes = d.l1d_bytes;
+  c.l2_bytes = d.l2_bytes;
+  c.l3_bytes = d.l3_bytes;
+  c.memory_bytes = d.memory_bytes;
+  std::memcpy(c.name, d.name, sizeof(c.name));
+  return c;
+}
+
+sluice_operands to_c(const Operands& operands) noexcept {
+  sluice_operands c{};
+  c.struct_size = sizeof(c);
+  std::memcpy(reinterpret_cast<unsigned char*>(&c) + sizeof(std::size_t), &operands,
+              sizeof(operands));
+  return c;
+}
+
+}  // namespace sluice

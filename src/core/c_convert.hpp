@@ -10,6 +10,7 @@
 
 #include "sluice/sluice.h"
 #include "sluice/sluice.hpp"
+#include "sluice/to_c.hpp"
 
 namespace sluice::c_api {
 
@@ -36,13 +37,10 @@ inline sluice_status finish(const Status& status, sluice_error* error) noexcept 
   return status ? done(error) : report(status.error(), error);
 }
 
-/// Bytes of the first version of a struct with struct_size; a grown one names its first new member.
+/// Bytes of the first version of a struct with struct_size. One that grows within a SONAME has a
+/// specialisation, which names its first new member.
 template <class T>
 inline constexpr std::size_t kFirstBytes = sizeof(T);
-template <>
-inline constexpr std::size_t kFirstBytes<sluice_device> = offsetof(sluice_device, cublaslt_version);
-template <>
-inline constexpr std::size_t kFirstBytes<sluice_options> = offsetof(sluice_options, parallel_for);
 
 // Reads a caller's struct of an older, equal or newer version. Members that this library does not
 // know must be zero, which every later version will define as "as before"; so are those that the
@@ -104,9 +102,8 @@ inline Status convert(const char* name, std::int32_t value, bool* out) {
 [[nodiscard]] Expected<Problem> to_cpp(const sluice_problem* given) noexcept;
 [[nodiscard]] Expected<Device> to_cpp(const sluice_device* given) noexcept;
 /// struct_size is left to write().
-[[nodiscard]] sluice_problem to_c(const Problem& p) noexcept;
-[[nodiscard]] sluice_device to_c(const Device& d) noexcept;
 [[nodiscard]] sluice_operand_spec to_c(const OperandSpec& s) noexcept;
 [[nodiscard]] Expected<Operands> to_cpp(const sluice_operands* given) noexcept;
+[[nodiscard]] Expected<Packing> to_cpp(const sluice_packing* given) noexcept;
 
 }  // namespace sluice::c_api

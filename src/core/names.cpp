@@ -7,25 +7,7 @@
 
 namespace sluice {
 
-const char* to_string(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::kBF16:
-      return "bf16";
-    case DType::kF16:
-      return "fp16";
-    case DType::kF32:
-      return "fp32";
-    case DType::kF64:
-      return "fp64";
-    case DType::kQ8_0:
-      return "q8_0";
-    case DType::kQ4_0:
-      return "q4_0";
-    case DType::kQ4_1:
-      return "q4_1";
-  }
-  return "invalid dtype";
-}
+const char* to_string(DType dtype) noexcept { return traits(dtype).name; }
 
 const char* to_string(Op op) noexcept {
   switch (op) {
@@ -43,6 +25,14 @@ const char* to_string(Op op) noexcept {
       return "gate_up_grad";
     case Op::kMlpGrad:
       return "mlp_grad";
+    case Op::kNorm:
+      return "norm";
+    case Op::kInputGrad:
+      return "input_grad";
+    case Op::kWeightGrad:
+      return "weight_grad";
+    case Op::kColumnSum:
+      return "column_sum";
   }
   return "invalid op";
 }

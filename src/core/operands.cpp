@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operator takes which operands, with shape, type and layout: the one table that validation,
-// run() and the harness read. Costs are sums over it.
+// Which operator takes which operands, with shape, type and layout (operands.inc): the one place
+// that validation, run() and the harness read. Costs are sums over it.
 #include "sluice/operands.hpp"
 
+#include <iterator>
 #include <limits>
 
 namespace sluice {
@@ -20,40 +21,24 @@ struct Row {
   void* Operands::*out;
 };
 
-#define IN(member) &Operands::member, nullptr
-#define OUT(member) nullptr, &Operands::member
-using P = Problem;
-using L = Layouts;
-constexpr Row kRows[kOperandCount] = {
-    {Operand::kX, "x", Shape::kMD, &P::x_dtype, &L::x, IN(x)},
-    {Operand::kXResidual, "x_residual", Shape::kMD, &P::x_dtype, &L::x, IN(x_residual)},
-    {Operand::kNormWeight, "norm_weight", Shape::kVecD, &P::w_dtype, nullptr, IN(norm_weight)},
-    {Operand::kWGate, "w_gate", Shape::kHD, &P::w_dtype, &L::w_gate_up, IN(w_gate)},
-    {Operand::kWUp, "w_up", Shape::kHD, &P::w_dtype, &L::w_gate_up, IN(w_up)},
-    {Operand::kWDown, "w_down", Shape::kDH, &P::w_dtype, &L::w_down, IN(w_down)},
-    {Operand::kBGate, "b_gate", Shape::kVecH, &P::w_dtype, nullptr, IN(b_gate)},
-    {Operand::kBUp, "b_up", Shape::kVecH, &P::w_dtype, nullptr, IN(b_up)},
-    {Operand::kBDown, "b_down", Shape::kVecD, &P::w_dtype, nullptr, IN(b_down)},
-    {Operand::kResidual, "residual", Shape::kMD, &P::y_dtype, &L::residual, IN(residual)},
-    {Operand::kDy, "dy", Shape::kMD, &P::y_dtype, &L::dy, IN(dy)},
-    {Operand::kDh, "dh", Shape::kMH, &P::x_dtype, &L::dh, IN(dh)},
-    {Operand::kG, "g", Shape::kMH, &P::x_dtype, &L::g_u, OUT(g)},
-    {Operand::kU, "u", Shape::kMH, &P::x_dtype, &L::g_u, OUT(u)},
-    {Operand::kH, "h", Shape::kMH, &P::x_dtype, &L::h, OUT(h)},
-    {Operand::kY, "y", Shape::kMD, &P::y_dtype, &L::y, OUT(y)},
-    {Operand::kXSum, "x_sum", Shape::kMD, &P::x_dtype, &L::x_sum, OUT(x_sum)},
-    {Operand::kDg, "dg", Shape::kMH, &P::x_dtype, &L::dg_du, OUT(dg)},
-    {Operand::kDu, "du", Shape::kMH, &P::x_dtype, &L::dg_du, OUT(du)},
-    {Operand::kDx, "dx", Shape::kMD, &P::x_dtype, &L::dx, OUT(dx)},
-    {Operand::kDwGate, "dw_gate", Shape::kHD, &P::dw_dtype, &L::dw_gate_up, OUT(dw_gate)},
-    {Operand::kDwUp, "dw_up", Shape::kHD, &P::dw_dtype, &L::dw_gate_up, OUT(dw_up)},
-    {Operand::kDwDown, "dw_down", Shape::kDH, &P::dw_dtype, &L::dw_down, OUT(dw_down)},
-    {Operand::kDbGate, "db_gate", Shape::kVecH, &P::dw_dtype, nullptr, OUT(db_gate)},
-    {Operand::kDbUp, "db_up", Shape::kVecH, &P::dw_dtype, nullptr, OUT(db_up)},
-    {Operand::kDbDown, "db_down", Shape::kVecD, &P::dw_dtype, nullptr, OUT(db_down)},
+// The type of an Operands member says whether the operand is an input.
+constexpr Row row(Operand id, const char* name, Shape shape, DType Problem::*dtype,
+                  Layout Layouts::*layout, const void* Operands::*in) {
+  return {id, name, shape, dtype, layout, in, nullptr};
+}
+constexpr Row row(Operand id, const char* name, Shape shape, DType Problem::*dtype,
+                  Layout Layouts::*layout, void* Operands::*out) {
+  return {id, name, shape, dtype, layout, nullptr, out};
+}
+
+constexpr Row kRows[] = {
+#define SLUICE_MATRIX(id, member, shape, dtype, layout) \
+  row(Operand::id, #member, Shape::shape, &Problem::dtype, &Layouts::layout, &Operands::member),
+#define SLUICE_VECTOR(id, member, shape, dtype) \
+  row(Operand::id, #member, Shape::shape, &Problem::dtype, nullptr, &Operands::member),
+#include "core/operands.inc"
 };
-#undef IN
-#undef OUT
+static_assert(std::size(kRows) == kOperandCount);
 
 constexpr bool in_order() {
   for (int i = 0; i < kOperandCount; ++i) {
@@ -77,22 +62,24 @@ constexpr Use if_set(bool flag, Use use) { return flag ? use : kUnused; }
 // How `op` uses the operand. The one switch over operators in this file.
 Use use_of(const Problem& p, Operand id) {
   const bool forward_gemm = p.op == Op::kGateUp || p.op == Op::kMlp;
+  const bool norm = (forward_gemm && p.norm.enabled) || p.op == Op::kNorm;
   const bool writes_y = p.op == Op::kDown || p.op == Op::kMlp;
   const bool grad = p.op == Op::kGateMulGrad || p.op == Op::kGateUpGrad;
   const bool mlp_grad = p.op == Op::kMlpGrad;
   const Use gradient = {p.accumulate_dw ? Access::kReadWrite : Access::kWrite, false};
   switch (id) {
     case Operand::kX:
-      return if_set(forward_gemm || mlp_grad, kReads);
+      return if_set(forward_gemm || mlp_grad || p.op == Op::kNorm || p.op == Op::kWeightGrad,
+                    kReads);
     case Operand::kXResidual:
-      return if_set(forward_gemm && p.norm.enabled && p.norm.add, kReads);
+      return if_set(norm && p.norm.add, kReads);
     case Operand::kXSum:
-      return if_set(forward_gemm && p.norm.enabled && p.norm.add, kMayWrite);
+      return if_set(norm && p.norm.add, kMayWrite);
     case Operand::kNormWeight:
-      return if_set(forward_gemm && p.norm.enabled, kReads);
+      return if_set(norm, kReads);
     case Operand::kWGate:
     case Operand::kWUp:
-      return if_set(forward_gemm || mlp_grad, kReads);
+      return if_set(forward_gemm || mlp_grad || p.op == Op::kInputGrad, kReads);
     case Operand::kWDown:
       return if_set(writes_y || p.op == Op::kGateUpGrad || mlp_grad, kReads);
     case Operand::kBGate:
@@ -115,17 +102,25 @@ Use use_of(const Problem& p, Operand id) {
       if (grad) return kMayWrite;
       return if_set(p.op == Op::kGateUp || p.op == Op::kGateMul, kWrites);
     case Operand::kY:
-      return if_set(writes_y, kWrites);
+      return if_set(writes_y || p.op == Op::kNorm, kWrites);
     case Operand::kDg:
+      if (p.op == Op::kWeightGrad || p.op == Op::kColumnSum) return kReads;
+      [[fallthrough]];
     case Operand::kDu:
+      if (p.op == Op::kInputGrad) return kReads;
+      if (p.op == Op::kWeightGrad) return {Access::kRead, false};
       return if_set(grad || (mlp_grad && p.save_dg_du), kWrites);
     case Operand::kDx:
+      if (p.op == Op::kInputGrad) return kWrites;
       return if_set(mlp_grad, kMayWrite);
     case Operand::kDwGate:
     case Operand::kDwUp:
+      return if_set(mlp_grad || p.op == Op::kWeightGrad, gradient);
     case Operand::kDwDown:
       return if_set(mlp_grad, gradient);
     case Operand::kDbGate:
+      if (p.op == Op::kColumnSum) return {gradient.access, true};
+      [[fallthrough]];
     case Operand::kDbUp:
       return if_set(mlp_grad && p.bias_gate_up, gradient);
     case Operand::kDbDown:
@@ -258,6 +253,12 @@ double flops(const Problem& p) noexcept {
       return gemm;
     case Op::kMlpGrad:
       return (p.recompute ? 8 : 6) * gemm;  // dh; dx: 2; dw: 3; recompute: 2
+    case Op::kInputGrad:
+    case Op::kWeightGrad:
+      return 2 * gemm;
+    case Op::kNorm:
+    case Op::kColumnSum:
+      return 0;
   }
   return 0;
 }

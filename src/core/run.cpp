@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// run(): hop 1, checks pointers against the plan. The variant's launch is hop 2.
+// run(): hop 1, checks pointers against the plan and binds them to its steps. A kernel's launch is
+// hop 2.
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
-#include "core/variant.hpp"
+#include "core/lower.hpp"
+#include "core/overlap.hpp"
 #include "sluice/plan.hpp"
 
 #if defined(SLUICE_WITH_CUDA)
-#include "cuda/device.hpp"
+#include "cuda/host/device.hpp"
 #endif
 
 namespace sluice {
@@ -54,64 +57,15 @@ bool may_alias(Operand a, Operand b) {
          pair(Operand::kDu, Operand::kU);
 }
 
-// A matrix as units (rows, or blocks of rows) at a fixed period, and each unit as parts (blocks of
-// columns, or the rows of a block) at a fixed period. Lengths in bytes; period 0 means one part.
-struct Pattern {
-  std::int64_t unit_period = 0;
-  std::int64_t unit_length = 0;
-  std::int64_t part_period = 0;
-  std::int64_t part_length = 0;
-};
-
-Pattern pattern_of(const OperandSpec& spec) {
-  const Layout& l = spec.layout;
-  const std::int64_t elem = size_bytes(spec.dtype);
-  const std::int64_t width = bytes_of(spec.dtype, spec.cols);
-  if (l.block_rows > 0) {
-    const std::int64_t rows = std::min(l.block_rows, spec.rows);
-    return {spec.rows > l.block_rows ? l.block_stride_bytes : 0,
-            (rows - 1) * l.row_stride_bytes + width, rows > 1 ? l.row_stride_bytes : 0, width};
-  }
-  const std::int64_t period = spec.rows > 1 ? l.row_stride_bytes : 0;
-  if (l.block_cols > 0) {
-    const std::int64_t cols = std::min(l.block_cols, spec.cols);
-    const std::int64_t last = (spec.cols - 1) / l.block_cols * l.col_block_stride_bytes;
-    return {period, last + cols * elem, spec.cols > cols ? l.col_block_stride_bytes : 0,
-            cols * elem};
-  }
-  return {period, width, 0, width};
-}
-
-// Do the parts of a unit of `later`, which begins `distance` bytes after a unit of `earlier`, all
-// fall behind it or into the gaps between its parts?
-bool units_clear(const Pattern& earlier, const Pattern& later, std::int64_t distance) {
-  if (distance >= earlier.unit_length) return true;
-  if (earlier.part_period <= 0) return false;
-  const std::int64_t phase = distance % earlier.part_period;
-  return phase >= earlier.part_length && phase + later.part_length <= earlier.part_period;
-}
-
-// Two matrices of one Layout whose extents overlap: do they interleave without touching? A unit of
-// the higher one meets two of the lower one: the last that begins before it and the next.
-bool interleave(const OperandSpec& low, const OperandSpec& high, std::uintptr_t distance_bytes) {
-  if (!(low.layout == high.layout)) return false;
-  const Pattern a = pattern_of(low);
-  const Pattern b = pattern_of(high);
-  const auto shift = static_cast<std::int64_t>(distance_bytes);
-  const std::int64_t period = std::max(a.unit_period, b.unit_period);
-  if (period <= 0) return units_clear(a, b, shift);
-  const std::int64_t distance = shift % period;
-  return units_clear(a, b, distance) && units_clear(b, a, period - distance);
-}
-
 Status check_overlap(const Problem& problem, const Span& a, const Span& b) {
   if (!a.written && !b.written) return {};
   if (a.end <= b.begin || b.end <= a.begin) return {};
   const OperandSpec spec_a = operand_spec(problem, a.id);
   const OperandSpec spec_b = operand_spec(problem, b.id);
   if (a.begin == b.begin && spec_a.layout == spec_b.layout && may_alias(a.id, b.id)) return {};
-  if (a.begin <= b.begin ? interleave(spec_a, spec_b, b.begin - a.begin)
-                         : interleave(spec_b, spec_a, a.begin - b.begin)) {
+  const auto distance = static_cast<std::int64_t>(b.begin - a.begin);
+  if (distance >= 0 ? detail::share_no_byte(spec_a, spec_b, distance)
+                    : detail::share_no_byte(spec_b, spec_a, -distance)) {
     return {};
   }
   return make_error(kBad, "%s: the output overlaps %s (%lld bytes apart)",
@@ -182,24 +136,152 @@ Status check_operands(const Plan& plan, const Operands& operands, Spans& spans) 
   return {};
 }
 
-}  // namespace
+// du and dw_up come together.
+Status check_pair(const Plan& plan, const Operands& operands) {
+  if (plan.problem.op != Op::kWeightGrad ||
+      (operands.du == nullptr) == (operands.dw_up == nullptr)) {
+    return {};
+  }
+  return make_error(kBad, "%s: got null beside %s, wanted both or none",
+                    operands.du == nullptr ? "du" : "dw_up",
+                    operands.du == nullptr ? "dw_up" : "du");
+}
 
-Status run(const Plan& plan, const Operands& operands, Workspace workspace,
-           Stream stream) noexcept {
-  if (plan.variant == nullptr) {
+Status check(const Plan& plan, const Operands& operands, const Workspace& workspace) {
+  if (plan.recipe == nullptr) {
     return make_error(kBad, "plan: got an empty plan, wanted one that plan() returned");
   }
   if (plan.problem.m == 0) return {};
   Spans spans;
   SLUICE_TRY(check_operands(plan, operands, spans));
-  SLUICE_TRY(check_workspace(plan, workspace, spans));
-  if (plan.workspace_bytes == 0) {
-    return plan.variant->launch(plan, operands, nullptr, nullptr, stream);
+  SLUICE_TRY(check_pair(plan, operands));
+  return check_workspace(plan, workspace, spans);
+}
+
+// A call of run(): where its steps find what.
+class Call {
+ public:
+  Call(const Plan& plan, const Operands& operands, const Workspace& workspace, Stream stream)
+      : plan_(plan),
+        operands_(operands),
+        stream_(stream),
+        norm_step_(detail::has_norm_step(std::span(plan.steps.data(), std::size_t{1}))) {
+    if (plan.workspace_bytes == 0) return;
+    char* const data = static_cast<char*>(workspace.data);
+    const bool apart = workspace.header != nullptr;
+    char* const base = apart ? data : data + kWorkspaceHeaderBytes;
+    header_ = apart ? workspace.header : data;
+    scratch_ = {base + plan.scratch.n, base + plan.scratch.r, base + plan.scratch.h,
+                base + plan.scratch.dg_du, base + plan.scratch.kernel};
   }
-  char* const data = static_cast<char*>(workspace.data);
-  const bool apart = workspace.header != nullptr;
-  return plan.variant->launch(plan, operands, apart ? data : data + kWorkspaceHeaderBytes,
-                              apart ? workspace.header : data, stream);
+
+  [[nodiscard]] const PlannedStep& at(int i) const {
+    return plan_.steps[static_cast<std::size_t>(i)];
+  }
+  [[nodiscard]] detail::Lowered lower(int i) const {
+    return detail::lower(plan_.problem, at(i).role, norm_step_, &operands_, scratch_);
+  }
+  [[nodiscard]] detail::Step step(int i, const detail::Lowered& lowered) const {
+    return {.kernel = at(i).kernel,
+            .problem = lowered.problem,
+            .operands = lowered.operands,
+            .device = plan_.device,
+            .config = at(i).config,
+            .threads = plan_.threads,
+            .executor = plan_.executor,
+            .scratch = scratch_.kernel,
+            .header = header_,
+            .stream = stream_};
+  }
+  // Whether nobody asks for what the step makes.
+  [[nodiscard]] bool is_skipped(int i) const {
+    const Operands& o = operands_;
+    switch (at(i).role) {
+      case detail::Role::kInputGrad:
+        return o.dx == nullptr;
+      case detail::Role::kWeightGrad:
+        return o.dw_gate == nullptr && o.dw_up == nullptr;
+      case detail::Role::kWeightGradDown:
+        return o.dw_down == nullptr;
+      case detail::Role::kColumnSumGate:
+        return o.db_gate == nullptr;
+      case detail::Role::kColumnSumUp:
+        return o.db_up == nullptr;
+      case detail::Role::kColumnSumDown:
+        return o.db_down == nullptr;
+      default:
+        return false;
+    }
+  }
+
+ private:
+  const Plan& plan_;
+  const Operands& operands_;
+  Stream stream_;
+  bool norm_step_ = false;
+  void* header_ = nullptr;
+  ScratchParts<void*> scratch_{};
+};
+
+// Launches the steps from `first` to in front of `end`.
+Status launch(const Plan& plan, const Operands& operands, const Workspace& workspace, Stream stream,
+              int first, int end) {
+  if (plan.problem.m == 0) return {};
+#if defined(SLUICE_WITH_CUDA)
+  std::optional<cuda::DeviceGuard> guard;
+  if (plan.device.backend == Backend::kCuda) {
+    guard.emplace(plan.device.ordinal);
+    SLUICE_TRY(guard->status());
+  }
+#endif
+  const Call call(plan, operands, workspace, stream);
+  detail::Lowered lowered = call.lower(first);
+  for (int i = first; i < end; ++i) {
+    const bool last = i + 1 == end;
+    const detail::Lowered following = last ? detail::Lowered{} : call.lower(i + 1);
+    if (!call.is_skipped(i)) {
+      const detail::Step step = call.step(i, lowered);
+      if (last || call.is_skipped(i + 1)) {
+        SLUICE_TRY(step.kernel->launch(step, nullptr));
+      } else {
+        const detail::Step next = call.step(i + 1, following);
+        SLUICE_TRY(step.kernel->launch(step, &next));
+      }
+    }
+    lowered = following;
+  }
+  return {};
+}
+
+Status check_index(const Plan& plan, int index) {
+  if (index >= 0 && index < plan.step_count) return {};
+  return make_error(kBad, "step: got %d, wanted 0 to %d", index, plan.step_count - 1);
+}
+
+}  // namespace
+
+Status run(const Plan& plan, const Operands& operands, Workspace workspace,
+           Stream stream) noexcept {
+  SLUICE_TRY(check(plan, operands, workspace));
+  return launch(plan, operands, workspace, stream, 0, plan.step_count);
+}
+
+Expected<StepCall> step_call(const Plan& plan, int index, const Operands& operands,
+                             Workspace workspace) noexcept {
+  SLUICE_TRY(check(plan, operands, workspace));
+  SLUICE_TRY(check_index(plan, index));
+  const Call call(plan, operands, workspace, nullptr);
+  const detail::Lowered lowered = call.lower(index);
+  return StepCall{detail::name_of(call.at(index).role, plan.problem.op),
+                  call.at(index).kernel->name, lowered.problem, lowered.operands,
+                  call.is_skipped(index)};
+}
+
+Status run_step(const Plan& plan, int index, const Operands& operands, Workspace workspace,
+                Stream stream) noexcept {
+  SLUICE_TRY(check(plan, operands, workspace));
+  SLUICE_TRY(check_index(plan, index));
+  return launch(plan, operands, workspace, stream, index, index + 1);
 }
 
 Status workspace_init(Workspace workspace, const Device& device, Stream stream) noexcept {

@@ -5,7 +5,7 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "core/variant.hpp"
+#include "core/kernel.hpp"
 
 namespace sluice {
 

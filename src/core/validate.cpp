@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "sluice/device.hpp"
 #include "sluice/operands.hpp"
 
 namespace sluice {
@@ -26,10 +27,10 @@ Status check_dim(const char* name, std::int64_t value, std::int64_t least) {
 }
 
 Status check_dims(const Problem& p) {
-  const bool uses_d = p.op != Op::kGateMul && p.op != Op::kGateMulGrad;
+  const bool uses_d = p.op != Op::kGateMul && p.op != Op::kGateMulGrad && p.op != Op::kColumnSum;
   SLUICE_TRY(check_dim("m", p.m, 0));
   SLUICE_TRY(check_dim("d", p.d, uses_d ? 1 : 0));
-  SLUICE_TRY(check_dim("h", p.h, 1));
+  SLUICE_TRY(check_dim("h", p.h, p.op == Op::kNorm ? 0 : 1));
   std::int64_t elems = 0;
   for (const auto& [rows, cols, what] :
        {std::tuple{p.m, p.d, "m * d"}, std::tuple{p.m, p.h, "m * h"},
@@ -75,10 +76,20 @@ Status check_flags(const Problem& p) {
   const bool prologue = p.op == Op::kGateUp || p.op == Op::kMlp;
   const bool epilogue = p.op == Op::kDown || p.op == Op::kMlp;
   const bool backward = p.op == Op::kMlpGrad;
+  const bool accumulates = backward || p.op == Op::kWeightGrad || p.op == Op::kColumnSum;
   const auto misplaced = [&](const char* flag, const char* wanted) {
     return make_error(kBad, "%s: set for %s, wanted only for %s", flag, to_string(p.op), wanted);
   };
-  if (p.norm.enabled && !prologue) return misplaced("norm", "gate_up and mlp");
+  if (p.norm.enabled && !prologue && p.op != Op::kNorm) {
+    return misplaced("norm", "norm, gate_up and mlp");
+  }
+  if (p.op == Op::kNorm && !p.norm.enabled) {
+    return make_error(kBad, "norm.enabled: not set for the operator norm");
+  }
+  if (p.op == Op::kNorm && p.y_dtype != p.x_dtype) {
+    return make_error(kBad, "y_dtype: got %s, wanted x's %s for norm", to_string(p.y_dtype),
+                      to_string(p.x_dtype));
+  }
   if (p.norm.add && !p.norm.enabled) {
     return make_error(kBad, "norm.add: set without norm.enabled");
   }
@@ -96,8 +107,13 @@ Status check_flags(const Problem& p) {
   }
   if (p.save_g_u && !prologue) return misplaced("save_g_u", "gate_up and mlp");
   if (p.recompute && !backward) return misplaced("recompute", "mlp_grad");
-  if (p.accumulate_dw && !backward) return misplaced("accumulate_dw", "mlp_grad");
+  if (p.accumulate_dw && !accumulates) {
+    return misplaced("accumulate_dw", "mlp_grad, weight_grad and column_sum");
+  }
   if (p.save_dg_du && !backward) return misplaced("save_dg_du", "mlp_grad");
+  if (p.round_gate && p.op != Op::kGateMul && p.op != Op::kGateMulGrad) {
+    return misplaced("round_gate", "gate_mul and gate_mul_grad");
+  }
   if (p.bias_gate_up && !prologue && !backward) {
     return misplaced("bias_gate_up", "gate_up, mlp and mlp_grad");
   }
@@ -227,6 +243,35 @@ Status validate(const Problem& p) noexcept {
     if (spec.access == Access::kUnused) continue;
     SLUICE_TRY(check_blocks(spec));
     SLUICE_TRY(check_layout(spec));
+  }
+  return {};
+}
+
+Status validate(const Device& device) noexcept {
+  SLUICE_TRY(check_enum("device.backend", static_cast<int>(device.backend), 2));
+  const bool cpu = device.backend == Backend::kCpu;
+  struct Count {
+    const char* name;
+    std::int64_t given, least, most;
+  };
+  constexpr std::int64_t kManyUnits = 65536;
+  constexpr std::int64_t kManyBytes = std::int64_t{1} << 60;
+  for (const Count& c : {
+           Count{"threads", device.threads, 0, kManyUnits},
+           Count{"sm_count", device.sm_count, cpu ? 0 : 1, kManyUnits},
+           Count{"smem_per_block_bytes", device.smem_per_block_bytes, 0, 1 << 30},
+           Count{"l1d_bytes", device.l1d_bytes, 0, kManyBytes},
+           Count{"l2_bytes", device.l2_bytes, 0, kManyBytes},
+           Count{"l3_bytes", device.l3_bytes, 0, kManyBytes},
+           Count{"memory_bytes", device.memory_bytes, 0, kManyBytes},
+       }) {
+    if (c.given >= c.least && c.given <= c.most) continue;
+    return make_error(kBad, "device.%s: got %lld, wanted %lld to %lld", c.name, ll{c.given},
+                      ll{c.least}, ll{c.most});
+  }
+  if (cpu && (device.simd_targets & 1U) == 0) {
+    return make_error(kBad, "device.simd_targets: got %u, wanted bit 0 set, which any CPU can run",
+                      device.simd_targets);
   }
   return {};
 }

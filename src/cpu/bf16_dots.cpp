@@ -394,6 +394,11 @@ void dots(const void* const* lines, int count, const std::uint16_t* x, std::int6
 }
 
 }  // namespace
+}  // namespace sluice::cpu
+HWY_POP_ATTRIBUTES
+
+// By any CPU: a plan may be made for another that has them.
+namespace sluice::cpu {
 
 DotKernels with_pairs(DotKernels kernels) noexcept {
   kernels.pair_dots[static_cast<std::size_t>(DType::kBF16)] = dots<Bf16Weights>;
@@ -403,4 +408,3 @@ DotKernels with_pairs(DotKernels kernels) noexcept {
 }
 
 }  // namespace sluice::cpu
-HWY_POP_ATTRIBUTES

@@ -171,6 +171,11 @@ void pack_row_pairs(const void* even, const void* odd, std::int64_t n, int width
 }
 
 }  // namespace
+}  // namespace sluice::cpu
+HWY_POP_ATTRIBUTES
+
+// By any CPU: a plan may be made for another that has them.
+namespace sluice::cpu {
 
 GemmKernels with_pairs(GemmKernels kernels) noexcept {
   kernels.pair_tile[static_cast<std::size_t>(Rows::kLines)] = tiles<Rows::kLines>();
@@ -185,4 +190,3 @@ GemmKernels with_pairs(GemmKernels kernels) noexcept {
 }
 
 }  // namespace sluice::cpu
-HWY_POP_ATTRIBUTES

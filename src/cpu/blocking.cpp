@@ -255,14 +255,14 @@ std::int64_t max_dot_tokens(const Problem& p, SimdTarget target) noexcept {
   return in_place(p, k) ? kMinInPlaceTokens - 1 : dot_kernels(target).max_tokens;
 }
 
-Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept {
-  const Problem& p = plan.problem;
+Schedule make_schedule(const Problem& p, const Device& device, int threads,
+                       SimdTarget target) noexcept {
   const GemmKernels& k = gemm_kernels(target);
   Schedule s;
-  s.threads = plan.threads;
+  s.threads = threads;
   s.pairs = k.has_pairs() && multiplies_bf16(p);
   Arena arena;
-  const Cutter cut{k, plan.device.l2_bytes, plan.threads};
+  const Cutter cut{k, device.l2_bytes, threads};
   switch (p.op) {
     case Op::kGateUp:
     case Op::kMlp:
@@ -273,7 +273,7 @@ Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept {
       if (s.dots) {
         schedule_dots(p, s, arena);
       } else {
-        schedule_forward(p, k, plan.device.l2_bytes, s, arena);
+        schedule_forward(p, k, device.l2_bytes, s, arena);
       }
       break;
     case Op::kGateUpGrad:
@@ -282,6 +282,10 @@ Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept {
       break;
     case Op::kGateMul:
     case Op::kGateMulGrad:
+    case Op::kNorm:
+    case Op::kInputGrad:
+    case Op::kWeightGrad:
+    case Op::kColumnSum:
       break;
   }
   s.bytes = arena.used();

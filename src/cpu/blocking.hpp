@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the engine cuts a problem: which path, which blocks, and where everything lies in the
-// workspace. Pure arithmetic on the plan. Only kBlockK and max_tokens of the
+// workspace. Pure arithmetic. Only kBlockK and max_tokens of the
 // dot products decide in which order sums are formed; all else may depend on threads and caches.
 #pragma once
 
@@ -79,7 +79,7 @@ struct ForwardBlocks {
                                        const GemmKernels& kernels, std::int64_t l2_bytes,
                                        int threads) noexcept;
 
-/// Everything that launch needs to know beyond the plan. Offsets are bytes into the payload.
+/// Everything that launch needs to know beyond the plan. Offsets are bytes into the scratch.
 struct Schedule {
   bool dots = false;             ///< few tokens: dot products, else the GEMM
   bool in_place = false;         ///< GEMM of one narrow panel: weights are read where they lie
@@ -124,7 +124,8 @@ struct Schedule {
 /// Forward operators of up to so many tokens are dot products.
 [[nodiscard]] std::int64_t max_dot_tokens(const Problem& problem, SimdTarget target) noexcept;
 
-[[nodiscard]] Schedule make_schedule(const Plan& plan, SimdTarget target) noexcept;
+[[nodiscard]] Schedule make_schedule(const Problem& problem, const Device& device, int threads,
+                                     SimdTarget target) noexcept;
 
 /// The type that tokens of `width` columns have for dot products; `pairs` as in Schedule. A wide
 /// one that is alone keeps the type that it shares with the weights; others are widened once for

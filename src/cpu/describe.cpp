@@ -4,7 +4,8 @@
 #include <cstdio>
 
 #include "cpu/blocking.hpp"
-#include "cpu/variants.hpp"
+#include "cpu/kernel_rows.hpp"
+#include "cpu/matrix.hpp"
 
 namespace sluice::cpu {
 namespace {
@@ -49,7 +50,8 @@ void describe_in_place_tasks(const Problem& p, const Schedule& s, Lines& out) {
   if (p.op != Op::kGateUp) part("down", s.down, "");
 }
 
-void describe_forward(const Plan& plan, const Schedule& s, const GemmKernels& k, Lines& out) {
+void describe_forward(const detail::StepView& plan, const Schedule& s, const GemmKernels& k,
+                      Lines& out) {
   const Problem& p = plan.problem;
   const std::int64_t width = std::int64_t{2} * k.lanes;
   const std::int64_t tail = s.pass_rows % width;
@@ -85,7 +87,8 @@ void describe_forward(const Plan& plan, const Schedule& s, const GemmKernels& k,
   if (passes > 1) out.add("%lld passes of %lld tokens", number(passes), number(s.pass_rows));
 }
 
-void describe_backward(const Plan& plan, const Schedule& s, const GemmKernels& k, Lines& out) {
+void describe_backward(const detail::StepView& plan, const Schedule& s, const GemmKernels& k,
+                       Lines& out) {
   const std::int64_t width = std::int64_t{2} * k.lanes;
   out.add(
       "GEMM: tiles of %d rows by %lld columns, K blocks of up to %lld, packed panels of each "
@@ -107,9 +110,9 @@ void describe_backward(const Plan& plan, const Schedule& s, const GemmKernels& k
 
 }  // namespace
 
-std::string simd_describe(const Plan& plan) {
-  const SimdTarget target = target_of(plan);
-  const Schedule s = make_schedule(plan, target);
+std::string simd_describe(const detail::StepView& plan) {
+  const auto target = detail::config_as<SimdTarget>(plan.config);
+  const Schedule s = make_schedule(plan.problem, plan.device, plan.threads, target);
   const GemmKernels& k = gemm_kernels(target);
   Lines out;
   const auto bf16 = static_cast<unsigned>(SimdTarget::kAvx512Bf16);
@@ -130,8 +133,11 @@ std::string simd_describe(const Plan& plan) {
     case Op::kMlpGrad:
       describe_backward(plan, s, k, out);
       break;
-    case Op::kGateMul:
-    case Op::kGateMulGrad:
+    case Op::kNorm:
+      out.add("a task a row: %lld rows, twice over each", number(plan.problem.m));
+      break;
+    default:
+      out.add("chunks of %lld columns, which stay in L1", number(kChunk));
       break;
   }
   return out.text();

@@ -12,17 +12,19 @@ namespace {
 constexpr std::int64_t kTaskElems = std::int64_t{64} * 1024;
 
 struct GateMul {
+  GateKernels::Mul mul;
   void chunk(const Engine& e, std::int64_t row, std::int64_t col, std::int64_t n) const {
     alignas(64) float g[kChunk];
     alignas(64) float u[kChunk];
     e.io.load(e.matrix(Operand::kG), row, col, n, g);
     e.io.load(e.matrix(Operand::kU), row, col, n, u);
-    e.kernels.gate.mul(e.problem.gate, g, u, n, g);
+    mul(e.problem.gate, g, u, n, g);
     e.io.store(e.matrix(Operand::kH), row, col, n, g);
   }
 };
 
 struct GateMulGrad {
+  GateKernels::Grad grad;
   void chunk(const Engine& e, std::int64_t row, std::int64_t col, std::int64_t n) const {
     alignas(64) float g[kChunk];
     alignas(64) float u[kChunk];
@@ -30,7 +32,7 @@ struct GateMulGrad {
     e.io.load(e.matrix(Operand::kG), row, col, n, g);
     e.io.load(e.matrix(Operand::kU), row, col, n, u);
     e.io.load(e.matrix(Operand::kDh), row, col, n, dh);
-    e.kernels.gate.grad(e.problem.gate, g, u, dh, n, g, u, dh);
+    grad(e.problem.gate, g, u, dh, n, g, u, dh);
     e.io.store(e.matrix(Operand::kDg), row, col, n, g);
     e.io.store(e.matrix(Operand::kDu), row, col, n, u);
     const Matrix& h = e.matrix(Operand::kH);
@@ -54,8 +56,13 @@ void all_chunks(const Engine& e, const Kind& kind) {
 }  // namespace
 
 void elementwise(const Engine& e) noexcept {
-  if (e.problem.op == Op::kGateMul) return all_chunks(e, GateMul{});
-  all_chunks(e, GateMulGrad{});
+  const GateKernels& gate = e.kernels.gate;
+  const auto type = static_cast<std::size_t>(e.problem.x_dtype);
+  const bool rounds = e.problem.round_gate;
+  if (e.problem.op == Op::kGateMul) {
+    return all_chunks(e, GateMul{rounds ? gate.rounded_mul[type] : gate.mul});
+  }
+  all_chunks(e, GateMulGrad{rounds ? gate.rounded_grad[type] : gate.grad});
 }
 
 }  // namespace sluice::cpu

@@ -5,26 +5,26 @@
 #include <array>
 #include <cstdint>
 
+#include "core/kernel.hpp"
 #include "cpu/blocking.hpp"
 #include "cpu/gemm.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/matrix.hpp"
 #include "cpu/thread_pool.hpp"
-#include "sluice/plan.hpp"
 
 namespace sluice::cpu {
 
 struct Engine {
-  Engine(const Plan& plan, SimdTarget target, const Operands& operands, void* payload_base) noexcept
-      : problem(plan.problem),
-        schedule(make_schedule(plan, target)),
+  Engine(const detail::Step& step, SimdTarget target) noexcept
+      : problem(step.problem),
+        schedule(make_schedule(step.problem, step.device, step.threads, target)),
         kernels(cpu::kernels(target)),
         io(kernels.row),
-        team{schedule.threads, plan.executor},
-        payload(static_cast<char*>(payload_base)) {
+        team{schedule.threads, step.executor},
+        payload(static_cast<char*>(step.scratch)) {
     for (std::size_t i = 0; i < matrices.size(); ++i) {
       const auto id = static_cast<Operand>(i);
-      if (is_used(problem, id)) matrices[i] = matrix_of(operand_spec(problem, id), operands);
+      if (is_used(problem, id)) matrices[i] = matrix_of(step.spec(id), step.operands);
     }
   }
 
@@ -75,6 +75,8 @@ void forward_gemm(const Engine& e) noexcept;
 void backward(const Engine& e) noexcept;
 // gate_mul and gate_mul_grad; elementwise.cpp.
 void elementwise(const Engine& e) noexcept;
+// norm; prologue.cpp.
+void norm(const Engine& e) noexcept;
 
 /// 1 / sqrt(mean(r^2) + eps) of a row, in fp64. Also stores x_sum.
 [[nodiscard]] float norm_scale(const Engine& e, std::int64_t row) noexcept;

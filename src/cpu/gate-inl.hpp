@@ -159,7 +159,21 @@ HWY_INLINE void with_activation(Activation activation, const F& f) {
   }
 }
 
-template <Activation kAct>
+// `v` as it would come back from a store to T: Problem::round_gate's rounding. T is float for none.
+template <class T>
+HWY_INLINE Vec rounded(Vec v) {
+  const F32 d;
+  if constexpr (std::is_same_v<T, math::BF16>) {
+    return hn::BitCast(
+        d, hn::ShiftLeft<16>(hn::PromoteTo(hn::RebindToUnsigned<F32>(), narrow_bf16(d, v))));
+  } else if constexpr (std::is_same_v<T, math::F16>) {
+    return widen_f16(d, narrow_f16(d, v));
+  } else {
+    return v;
+  }
+}
+
+template <Activation kAct, class T>
 HWY_NOINLINE void gate_mul_as(const Gate& gate, const float* g, const float* u, std::int64_t n,
                               float* h) {
   const F32 d;
@@ -171,7 +185,7 @@ HWY_NOINLINE void gate_mul_as(const Gate& gate, const float* g, const float* u, 
   const auto one = [&](Vec vg, Vec vu) HWY_ATTR {
     const Vec v = cut_above(hn::Mul(g_scale, vg), limit);
     const Vec w = hn::Add(cut_below(cut_above(vu, limit), hn::Neg(limit)), offset);
-    return hn::Mul(hn::Mul(h_scale, activate<kAct, false>(v, alpha).value), w);
+    return hn::Mul(hn::Mul(h_scale, rounded<T>(activate<kAct, false>(v, alpha).value)), w);
   };
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
@@ -184,7 +198,7 @@ HWY_NOINLINE void gate_mul_as(const Gate& gate, const float* g, const float* u, 
   }
 }
 
-template <Activation kAct>
+template <Activation kAct, class T>
 HWY_NOINLINE void gate_grad_as(const Gate& gate, const float* g, const float* u, const float* dh,
                                std::int64_t n, float* dg, float* du, float* h) {
   const F32 d;
@@ -201,8 +215,10 @@ HWY_NOINLINE void gate_grad_as(const Gate& gate, const float* g, const float* u,
     const Vec v = cut_above(scaled, limit);
     const Vec w = hn::Add(cut_below(cut_above(vu, limit), hn::Neg(limit)), offset);
     const Act act = activate<kAct, true>(v, alpha);
-    const Vec scaled_act = hn::Mul(h_scale, act.value);
-    const Vec slope = hn::Mul(hn::Mul(hn::Mul(dg_scale, act.derivative), w), vdh);
+    const Vec scaled_act = hn::Mul(h_scale, rounded<T>(act.value));
+    const Vec scaled_slope = hn::Mul(dg_scale, act.derivative);
+    const Vec slope = std::is_same_v<T, float> ? hn::Mul(hn::Mul(scaled_slope, w), vdh)
+                                               : hn::Mul(scaled_slope, rounded<T>(hn::Mul(w, vdh)));
     put(hn::IfThenZeroElse(cut_g, slope), dg + i);
     put(hn::IfThenZeroElse(cut_u, hn::Mul(scaled_act, vdh)), du + i);
     put(hn::Mul(scaled_act, w), h + i);
@@ -221,18 +237,25 @@ HWY_NOINLINE void gate_grad_as(const Gate& gate, const float* g, const float* u,
   }
 }
 
-inline void gate_mul(const Gate& gate, const float* g, const float* u, std::int64_t n, float* h) {
-  with_activation(gate.activation, [&](auto act) { gate_mul_as<act.value>(gate, g, u, n, h); });
+template <class T>
+void gate_mul(const Gate& gate, const float* g, const float* u, std::int64_t n, float* h) {
+  with_activation(gate.activation, [&](auto act) { gate_mul_as<act.value, T>(gate, g, u, n, h); });
 }
 
-inline void gate_grad(const Gate& gate, const float* g, const float* u, const float* dh,
-                      std::int64_t n, float* dg, float* du, float* h) {
+template <class T>
+void gate_grad(const Gate& gate, const float* g, const float* u, const float* dh, std::int64_t n,
+               float* dg, float* du, float* h) {
   with_activation(gate.activation,
-                  [&](auto act) { gate_grad_as<act.value>(gate, g, u, dh, n, dg, du, h); });
+                  [&](auto act) { gate_grad_as<act.value, T>(gate, g, u, dh, n, dg, du, h); });
 }
 
 inline const GateKernels& gate_table() {
-  static constexpr GateKernels kTable = {gate_mul, gate_grad};
+  static constexpr GateKernels kTable = {
+      gate_mul<float>,
+      gate_grad<float>,
+      {gate_mul<math::BF16>, gate_mul<math::F16>, gate_mul<float>},
+      {gate_grad<math::BF16>, gate_grad<math::F16>, gate_grad<float>},
+  };
   return kTable;
 }
 

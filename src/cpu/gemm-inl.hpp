@@ -23,7 +23,6 @@ namespace sluice::cpu::HWY_NAMESPACE {
 // 15 of AVX2's 16; the emulated target's vectors are the compiler's 16 SSE registers.
 inline constexpr int kTileRows = kLanes == 16 ? 12 : (kLanes == 8 ? 6 : 4);
 inline constexpr int kAWidth = (kTileRows + 3) / 4 * 4;
-inline constexpr int kBWidth = 2 * kLanes;
 // A's element of tile row i at step p.
 template <Rows kForm>
 HWY_INLINE float a_element(const float* a, int i, std::int64_t p) {

@@ -191,9 +191,14 @@ struct RowKernels {
 
 /// The gate of sluice::Gate and its gradient on contiguous fp32; outputs may be inputs.
 struct GateKernels {
-  void (*mul)(const Gate& gate, const float* g, const float* u, std::int64_t n, float* h);
-  void (*grad)(const Gate& gate, const float* g, const float* u, const float* dh, std::int64_t n,
-               float* dg, float* du, float* h);
+  using Mul = void (*)(const Gate& gate, const float* g, const float* u, std::int64_t n, float* h);
+  using Grad = void (*)(const Gate& gate, const float* g, const float* u, const float* dh,
+                        std::int64_t n, float* dg, float* du, float* h);
+  Mul mul;
+  Grad grad;
+  /// The same with Problem::round_gate, by x's type; `mul` and `grad` for fp32.
+  Mul rounded_mul[kEngineDTypes];
+  Grad rounded_grad[kEngineDTypes];
 };
 
 struct Kernels {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norm prologue and the epilogue of y: what both forward paths do to rows around the products.
+// The norm, by itself and as a prologue, and the epilogue of y: what both forward paths do to rows
+// around the products.
 #include <cmath>
 
 #include "cpu/engine.hpp"
@@ -45,6 +46,15 @@ void norm_output(const Engine& e, std::int64_t row, float scale, std::int64_t co
   e.io.load(e.matrix(Operand::kNormWeight), 0, col, count, weight);
   e.kernels.row.scale(out, scale, weight, e.problem.norm.weight_offset, count, out);
   e.io.round(e.problem.x_dtype, count, out);
+}
+
+void norm(const Engine& e) noexcept {
+  const Matrix& y = e.matrix(Operand::kY);
+  parallel_for(e.team, e.problem.m, [&](std::int64_t row, int) {
+    norm_row(e, row, [&](std::int64_t col, std::int64_t count, const float* values) {
+      e.io.store(y, row, col, count, values);
+    });
+  });
 }
 
 void load_vector(const Engine& e, Operand id, std::int64_t col, std::int64_t n,

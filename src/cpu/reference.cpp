@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference variant: every operator as its formula reads, in fp64, one element at a time.
+// cpu.reference: every operator as its formula reads, in fp64, one element at a time.
 // It takes every problem, shares only scalar maths (src/math) with the kernels and rounds only what
 // it stores: n, r, h, dg and du stay in fp64 inside an operator.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 
-#include "cpu/variants.hpp"
+#include "cpu/kernel_rows.hpp"
 #include "math/block_types.hpp"
 #include "math/float_types.hpp"
 #include "math/gate.hpp"
@@ -60,12 +61,42 @@ class Reference {
         return gate_grad();
       case Op::kMlpGrad:
         return mlp_grad();
+      case Op::kNorm:
+        return norm();
+      case Op::kInputGrad:
+        return input_grad();
+      case Op::kWeightGrad:
+        weight_grad(Operand::kDwGate, elements(Operand::kDg), p_.h, p_.d, elements(Operand::kX));
+        if (view(Operand::kDu).present()) {
+          weight_grad(Operand::kDwUp, elements(Operand::kDu), p_.h, p_.d, elements(Operand::kX));
+        }
+        return;
+      case Op::kColumnSum:
+        return bias_grad(Operand::kDbGate, elements(Operand::kDg), p_.h);
     }
   }
 
  private:
   [[nodiscard]] View view(Operand id) const {
     return {specs_[static_cast<std::size_t>(id)], operands_};
+  }
+  // Element (row, col) of an operand; of a dense matrix in scratch.
+  struct Elements {
+    View in;
+    [[nodiscard]] double operator()(std::int64_t row, std::int64_t col) const {
+      return in.at(row, col);
+    }
+  };
+  struct DenseElements {
+    const double* in;
+    std::int64_t cols;
+    [[nodiscard]] double operator()(std::int64_t row, std::int64_t col) const {
+      return in[row * cols + col];
+    }
+  };
+  [[nodiscard]] Elements elements(Operand id) const { return {view(id)}; }
+  [[nodiscard]] static DenseElements elements(const double* dense, std::int64_t cols) {
+    return {dense, cols};
   }
 
   // r and n of one row; see sluice::Norm. Without a norm, n is x.
@@ -140,6 +171,16 @@ class Reference {
     }
   }
 
+  void norm() const {
+    const View y = view(Operand::kY);
+    double* const r = scratch_;
+    double* const n = r + p_.d;
+    for (std::int64_t m = 0; m < p_.m; ++m) {
+      prologue(m, r, n);
+      for (std::int64_t i = 0; i < p_.d; ++i) y.set(m, i, n[i]);
+    }
+  }
+
   void down() const {
     const View h_in = view(Operand::kH);
     for (std::int64_t m = 0; m < p_.m; ++m) {
@@ -148,13 +189,23 @@ class Reference {
     }
   }
 
+  // Does Problem::round_gate round? fp32 is no rounding of what kernels have, fp64 none of this.
+  [[nodiscard]] bool rounds_gate() const { return p_.round_gate && size_bytes(p_.x_dtype) == 2; }
+  [[nodiscard]] auto to_x_dtype() const {
+    return [dtype = p_.x_dtype](double value) { return math::rounded(value, dtype); };
+  }
+
   void gate_mul() const {
-    const View g = view(Operand::kG);
-    const View u = view(Operand::kU);
+    const View g_in = view(Operand::kG);
+    const View u_in = view(Operand::kU);
     const View h = view(Operand::kH);
     for (std::int64_t m = 0; m < p_.m; ++m) {
       for (std::int64_t j = 0; j < p_.h; ++j) {
-        h.set(m, j, math::gate_mul(p_.gate, g.at(m, j), u.at(m, j)));
+        const double g = g_in.at(m, j);
+        const double u = u_in.at(m, j);
+        h.set(m, j,
+              rounds_gate() ? math::gate_mul(p_.gate, g, u, to_x_dtype())
+                            : math::gate_mul(p_.gate, g, u));
       }
     }
   }
@@ -170,11 +221,15 @@ class Reference {
   }
 
   void gate_grad() const {
-    const View g = view(Operand::kG);
-    const View u = view(Operand::kU);
+    const View g_in = view(Operand::kG);
+    const View u_in = view(Operand::kU);
     for (std::int64_t m = 0; m < p_.m; ++m) {
       for (std::int64_t j = 0; j < p_.h; ++j) {
-        const auto grad = math::gate_mul_grad(p_.gate, g.at(m, j), u.at(m, j), dh_at(m, j));
+        const double g = g_in.at(m, j);
+        const double u = u_in.at(m, j);
+        const double dh = dh_at(m, j);
+        const auto grad = rounds_gate() ? math::gate_mul_grad(p_.gate, g, u, dh, to_x_dtype())
+                                        : math::gate_mul_grad(p_.gate, g, u, dh);
         view(Operand::kH).set(m, j, grad.h);
         view(Operand::kDg).set(m, j, grad.dg);
         view(Operand::kDu).set(m, j, grad.du);
@@ -182,36 +237,54 @@ class Reference {
     }
   }
 
-  // Sum over tokens of left[m, row] · right(m, col), stored to or added to out[row, col].
-  template <class Right>
-  void weight_grad(Operand id, const double* left, std::int64_t left_cols, std::int64_t cols,
+  // Sum over tokens of left(m, row) · right(m, col), stored to or added to out[row, col].
+  template <class Left, class Right>
+  void weight_grad(Operand id, const Left& left, std::int64_t rows, std::int64_t cols,
                    const Right& right) const {
     const View out = view(id);
     if (!out.present()) return;
-    for (std::int64_t row = 0; row < left_cols; ++row) {
+    for (std::int64_t row = 0; row < rows; ++row) {
       for (std::int64_t col = 0; col < cols; ++col) {
         double sum = p_.accumulate_dw ? out.at(row, col) : 0.0;
-        for (std::int64_t m = 0; m < p_.m; ++m) sum += left[m * left_cols + row] * right(m, col);
+        for (std::int64_t m = 0; m < p_.m; ++m) sum += left(m, row) * right(m, col);
         out.set(row, col, sum);
       }
     }
   }
 
-  void bias_grad(Operand id, const double* left, std::int64_t cols) const {
+  template <class Left>
+  void bias_grad(Operand id, const Left& left, std::int64_t cols) const {
     const View out = view(id);
     if (!out.present()) return;
     for (std::int64_t col = 0; col < cols; ++col) {
       double sum = p_.accumulate_dw ? out.at(0, col) : 0.0;
-      for (std::int64_t m = 0; m < p_.m; ++m) sum += left[m * cols + col];
+      for (std::int64_t m = 0; m < p_.m; ++m) sum += left(m, col);
       out.set(0, col, sum);
     }
   }
 
+  template <class Left, class Right>
+  void write_dx(const Left& dg, const Right& du) const {
+    const View dx = view(Operand::kDx);
+    if (!dx.present()) return;
+    const View w_gate = view(Operand::kWGate);
+    const View w_up = view(Operand::kWUp);
+    for (std::int64_t m = 0; m < p_.m; ++m) {
+      for (std::int64_t i = 0; i < p_.d; ++i) {
+        double sum = 0;
+        for (std::int64_t j = 0; j < p_.h; ++j) {
+          sum += dg(m, j) * w_gate.at(j, i) + du(m, j) * w_up.at(j, i);
+        }
+        dx.set(m, i, sum);
+      }
+    }
+  }
+
+  void input_grad() const { write_dx(elements(Operand::kDg), elements(Operand::kDu)); }
+
   void mlp_grad() const {
     const View x = view(Operand::kX);
     const View dy_in = view(Operand::kDy);
-    const View w_gate = view(Operand::kWGate);
-    const View w_up = view(Operand::kWUp);
     double* const row = scratch_;  // one row of x
     double* const dy = row + p_.d;
     double* const h = dy + p_.m * p_.d;
@@ -236,25 +309,14 @@ class Reference {
         du_out.set(m, j, grad.du);
       }
     }
-    if (const View dx = view(Operand::kDx); dx.present()) {
-      for (std::int64_t m = 0; m < p_.m; ++m) {
-        for (std::int64_t i = 0; i < p_.d; ++i) {
-          double sum = 0;
-          for (std::int64_t j = 0; j < p_.h; ++j) {
-            sum += dg[m * p_.h + j] * w_gate.at(j, i) + du[m * p_.h + j] * w_up.at(j, i);
-          }
-          dx.set(m, i, sum);
-        }
-      }
-    }
-    const auto x_at = [&](std::int64_t m, std::int64_t i) { return x.at(m, i); };
-    const auto h_at = [&](std::int64_t m, std::int64_t j) { return h[m * p_.h + j]; };
-    weight_grad(Operand::kDwGate, dg, p_.h, p_.d, x_at);
-    weight_grad(Operand::kDwUp, du, p_.h, p_.d, x_at);
-    weight_grad(Operand::kDwDown, dy, p_.d, p_.h, h_at);
-    bias_grad(Operand::kDbGate, dg, p_.h);
-    bias_grad(Operand::kDbUp, du, p_.h);
-    bias_grad(Operand::kDbDown, dy, p_.d);
+    write_dx(elements(dg, p_.h), elements(du, p_.h));
+    const auto x_at = elements(Operand::kX);
+    weight_grad(Operand::kDwGate, elements(dg, p_.h), p_.h, p_.d, x_at);
+    weight_grad(Operand::kDwUp, elements(du, p_.h), p_.h, p_.d, x_at);
+    weight_grad(Operand::kDwDown, elements(dy, p_.d), p_.d, p_.h, elements(h, p_.h));
+    bias_grad(Operand::kDbGate, elements(dg, p_.h), p_.h);
+    bias_grad(Operand::kDbUp, elements(du, p_.h), p_.h);
+    bias_grad(Operand::kDbDown, elements(dy, p_.d), p_.d);
   }
 
   const Problem& p_;
@@ -263,19 +325,19 @@ class Reference {
   double* scratch_;
 };
 
-struct NoParameters {};
+detail::Reason supports(const Problem&, const Device&) noexcept { return {}; }
 
-}  // namespace
-
-detail::Reason reference_supports(const Problem&, const Device&) noexcept { return {}; }
-
-std::size_t reference_configs(const Problem&, const Device&, std::span<Config> out) noexcept {
-  if (!out.empty()) out[0] = detail::make_config("cpu.reference.fp64", NoParameters{});
+std::size_t configs(const Problem&, const Device&, std::span<KernelConfig> out) noexcept {
+  if (!out.empty()) out[0] = {};
   return 1;
 }
 
-std::size_t reference_payload_bytes(const Plan& plan) noexcept {
-  const Problem& p = plan.problem;
+void name_config(const KernelConfig&, std::span<char> out) noexcept {
+  std::snprintf(out.data(), out.size(), "fp64");
+}
+
+std::size_t scratch_bytes(const detail::StepView& s) noexcept {
+  const Problem& p = s.problem;
   std::int64_t doubles = 0;
   switch (p.op) {
     case Op::kGateUp:
@@ -285,21 +347,37 @@ std::size_t reference_payload_bytes(const Plan& plan) noexcept {
     case Op::kDown:
       doubles = p.h;
       break;
+    case Op::kNorm:
+      doubles = 2 * p.d;
+      break;
     case Op::kMlpGrad:
       doubles = p.d + p.m * (p.d + 3 * p.h);
       break;
-    case Op::kGateMul:
-    case Op::kGateMulGrad:
-    case Op::kGateUpGrad:
+    default:
       break;
   }
   return static_cast<std::size_t>(doubles) * sizeof(double);
 }
 
-Status reference_launch(const Plan& plan, const Operands& operands, void* payload, void* /*header*/,
-                        Stream /*stream*/) noexcept {
-  Reference(plan.problem, operands, static_cast<double*>(payload)).run();
+Status launch(const detail::Step& step, const detail::Step* /*next*/) noexcept {
+  Reference(step.problem, step.operands, static_cast<double*>(step.scratch)).run();
   return {};
 }
+
+std::string describe(const detail::StepView&) { return "one element after the other"; }
+
+}  // namespace
+
+const detail::Kernel kReference = {
+    .name = "cpu.reference",
+    .backend = Backend::kCpu,
+    .ops = detail::OpSet::all(),
+    .supports = supports,
+    .configs = configs,
+    .name_config = name_config,
+    .launch = launch,
+    .describe = describe,
+    .scratch_bytes = scratch_bytes,
+};
 
 }  // namespace sluice::cpu

@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row cpu.simd of the variant table: what it takes, its configs, its workspace, its launch.
+// cpu.simd: what it takes, its configs, its scratch, its launch.
 #include <array>
 #include <cstdio>
+#include <span>
 #include <utility>
 
 #include "cpu/engine.hpp"
 #include "cpu/float_mode.hpp"
-#include "cpu/variants.hpp"
+#include "cpu/kernel_rows.hpp"
 
 namespace sluice::cpu {
 namespace {
-
-// The payload of a Config.
-struct SimdConfig {
-  SimdTarget target = SimdTarget::kEmulated;
-};
 
 // The first two change places where products of bf16 are not the faster ones.
 constexpr std::array kHighestFirst = {SimdTarget::kAvx512Bf16, SimdTarget::kAvx512,
@@ -24,13 +20,7 @@ bool uses(const std::array<OperandSpec, kOperandCount>& specs, Operand id) {
   return specs[static_cast<std::size_t>(id)].access != Access::kUnused;
 }
 
-}  // namespace
-
-SimdTarget target_of(const Plan& plan) noexcept {
-  return detail::payload_as<SimdConfig>(plan.config).target;
-}
-
-detail::Reason simd_supports(const Problem& p, const Device& /*device*/) noexcept {
+detail::Reason supports(const Problem& p, const Device& /*device*/) noexcept {
   const auto specs = operand_specs(p);
   const bool forward = p.op == Op::kGateUp || p.op == Op::kDown || p.op == Op::kMlp;
   for (const OperandSpec& spec : specs) {
@@ -61,34 +51,33 @@ detail::Reason simd_supports(const Problem& p, const Device& /*device*/) noexcep
   return {};
 }
 
-std::size_t simd_configs(const Problem& p, const Device& device, std::span<Config> out) noexcept {
+std::size_t configs(const Problem& p, const Device& device, std::span<KernelConfig> out) noexcept {
   std::array targets = kHighestFirst;
   if (!prefers_bf16_products(p, device)) std::swap(targets[0], targets[1]);
+  std::array<SimdTarget, kSimdTargetCount> offered{};
   std::size_t count = 0;
   for (const SimdTarget target : targets) {
     const bool there = (device.simd_targets >> static_cast<unsigned>(target) & 1U) != 0;
     // Elsewhere it would be kAvx512 by another name, and be timed twice.
     const bool differs = target != SimdTarget::kAvx512Bf16 || multiplies_bf16(p);
-    if (!there || !differs) continue;
-    if (count < out.size()) {
-      char name[kMaxName];
-      std::snprintf(name, sizeof(name), "cpu.simd.%s", to_string(target));
-      out[count] = detail::make_config(name, SimdConfig{target});
-    }
-    ++count;
+    if (there && differs) offered[count++] = target;
   }
-  return count;
+  return detail::offer<SimdTarget>(std::span(offered).first(count), out);
 }
 
-std::size_t simd_payload_bytes(const Plan& plan) noexcept {
-  return make_schedule(plan, target_of(plan)).bytes;
+void name_config(const KernelConfig& config, std::span<char> out) noexcept {
+  std::snprintf(out.data(), out.size(), "%s", to_string(detail::config_as<SimdTarget>(config)));
 }
 
-Status simd_launch(const Plan& plan, const Operands& operands, void* payload, void* /*header*/,
-                   Stream /*stream*/) noexcept {
+std::size_t scratch_bytes(const detail::StepView& s) noexcept {
+  return make_schedule(s.problem, s.device, s.threads, detail::config_as<SimdTarget>(s.config))
+      .bytes;
+}
+
+Status launch(const detail::Step& step, const detail::Step* /*next*/) noexcept {
   const DefaultFloatMode mode;
-  const Engine engine(plan, target_of(plan), operands, payload);
-  switch (plan.problem.op) {
+  const Engine engine(step, detail::config_as<SimdTarget>(step.config));
+  switch (step.problem.op) {
     case Op::kGateUp:
     case Op::kDown:
     case Op::kMlp:
@@ -106,8 +95,30 @@ Status simd_launch(const Plan& plan, const Operands& operands, void* payload, vo
     case Op::kMlpGrad:
       backward(engine);
       break;
+    case Op::kNorm:
+      norm(engine);
+      break;
+    case Op::kInputGrad:
+    case Op::kWeightGrad:
+    case Op::kColumnSum:
+      return make_error(ErrorCode::kInternal, "cpu.simd: has no %s", to_string(step.problem.op));
   }
   return {};
 }
+
+}  // namespace
+
+const detail::Kernel kSimd = {
+    .name = "cpu.simd",
+    .backend = Backend::kCpu,
+    .ops = {Op::kGateUp, Op::kDown, Op::kMlp, Op::kGateMul, Op::kGateMulGrad, Op::kGateUpGrad,
+            Op::kMlpGrad, Op::kNorm},
+    .supports = supports,
+    .configs = configs,
+    .name_config = name_config,
+    .launch = launch,
+    .describe = simd_describe,
+    .scratch_bytes = scratch_bytes,
+};
 
 }  // namespace sluice::cpu

@@ -8,9 +8,6 @@
 
 namespace sluice::cpu {
 
-/// Columns of gate and up in `panels` paired panels, and of g and u that one task holds at most.
-inline constexpr std::int64_t kMaxPairCols = kMaxBlockCols / 2;
-
 /// Takes `panels` pairs of kLanes columns apart; a fixed size makes the copies plain moves.
 template <std::size_t kLanes>
 void split_panels(const float* c_row, std::int64_t panels, float* g, float* u) noexcept {

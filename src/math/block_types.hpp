@@ -31,11 +31,6 @@ static_assert(sizeof(Q8_0) == size_bytes(DType::kQ8_0) && alignof(Q8_0) == 2);
 static_assert(sizeof(Q4_0) == size_bytes(DType::kQ4_0) && alignof(Q4_0) == 2);
 static_assert(sizeof(Q4_1) == size_bytes(DType::kQ4_1) && alignof(Q4_1) == 2);
 
-template <class T>
-inline constexpr bool kIsBlock = requires {
-  T::kDType;
-};
-
 /// Nibble j of 32: the low halves of the bytes come before the high ones.
 [[nodiscard]] constexpr int nibble(const std::uint8_t (&q)[kBlockElems / 2], int j) noexcept {
   return j < kBlockElems / 2 ? q[j] & 0xF : q[j - kBlockElems / 2] >> 4;

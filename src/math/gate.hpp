@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "sluice/types.hpp"
 
@@ -127,13 +128,22 @@ SLUICE_HOST_DEVICE T at_most(T v, T bound) {
 }
 }  // namespace detail
 
+/// For gate_mul() and gate_mul_grad(): what eager code stores between its operators stays as it is.
+/// With Problem::round_gate they take a function in its place that rounds to x's type.
+struct Unrounded {
+  template <class T>
+  SLUICE_HOST_DEVICE T operator()(T v) const {
+    return v;
+  }
+};
+
 /// h of one element; see sluice::Gate.
-template <class T>
-SLUICE_HOST_DEVICE T gate_mul(const Gate& gate, T g, T u) {
+template <class T, class Round = Unrounded>
+SLUICE_HOST_DEVICE T gate_mul(const Gate& gate, T g, T u, const Round& round = {}) {
   const T limit = T(gate.limit);
   const T v = detail::at_most(T(gate.gate_multiplier) * g, limit);
   u = -detail::at_most(-detail::at_most(u, limit), limit);
-  return T(gate.output_multiplier) * activate(gate.activation, v, T(gate.alpha)) *
+  return T(gate.output_multiplier) * round(activate(gate.activation, v, T(gate.alpha))) *
          (u + T(gate.up_offset));
 }
 
@@ -147,8 +157,9 @@ struct GateGrad {
 /// h and the gradients of one element, given dh. Where a clamp cut, its gradient is 0; on the
 /// boundary it passes. NaN in g or u gives NaN in h, and in dg and du as far as their formulas read
 /// the one that is NaN (du does not read u, nor does dg of an identity gate read g).
-template <class T>
-SLUICE_HOST_DEVICE GateGrad<T> gate_mul_grad(const Gate& gate, T g, T u, T dh) {
+template <class T, class Round = Unrounded>
+SLUICE_HOST_DEVICE GateGrad<T> gate_mul_grad(const Gate& gate, T g, T u, T dh,
+                                             const Round& round = {}) {
   const T limit = T(gate.limit);
   const T scaled = T(gate.gate_multiplier) * g;
   const bool cut_g = scaled > limit;
@@ -157,6 +168,12 @@ SLUICE_HOST_DEVICE GateGrad<T> gate_mul_grad(const Gate& gate, T g, T u, T dh) {
   const T w = (u > limit ? limit : (u < -limit ? -limit : u)) + T(gate.up_offset);
   const ActValue<T> act = activate_grad(gate.activation, v, T(gate.alpha));
   const T out = T(gate.output_multiplier);
+  if constexpr (!std::is_same_v<Round, Unrounded>) {
+    const T value = round(act.value);
+    const T slope = T(gate.gate_multiplier) * act.derivative;
+    return {out * value * w, cut_g ? T(0) : out * slope * round(w * dh),
+            cut_u ? T(0) : out * value * dh};
+  }
   return {out * act.value * w,
           cut_g ? T(0) : out * T(gate.gate_multiplier) * act.derivative * w * dh,
           cut_u ? T(0) : out * act.value * dh};

@@ -11,7 +11,7 @@
 #include "math/float_types.hpp"
 #include "sluice/operands.hpp"
 #if defined(SLUICE_WITH_CUDA)
-#include "cuda/arena.hpp"
+#include "cuda/host/arena.hpp"
 #endif
 
 namespace sluice::tune {

@@ -12,6 +12,7 @@
 namespace sluice {
 namespace {
 
+using c_api::convert;
 using c_api::done;
 using c_api::finish;
 using c_api::invalid_null;
@@ -54,7 +55,7 @@ Expected<TuneOptions> to_cpp_options(const sluice_tune_options* given) {
   if (options->max_seconds != 0) out.max_seconds = options->max_seconds;
   out.max_memory_bytes = options->max_memory_bytes;
   out.threads = options->threads;
-  out.again = options->again != 0;
+  SLUICE_TRY(convert("again", options->again, &out.again));
   return out;
 }
 

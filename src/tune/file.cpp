@@ -6,18 +6,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <system_error>
 #include <thread>
+
+#include "files/replace_file.hpp"
 
 namespace sluice::tune {
 namespace {
 
 constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
-constexpr auto kLockPatience = std::chrono::seconds(10);
+constexpr auto kLockPatience = std::chrono::seconds(60);
 
 Error file_error(const std::string& path, const char* what, int code) {
   return make_error(ErrorCode::kInvalidArgument, "%s: %s: %s", path.c_str(), what,
@@ -39,68 +39,69 @@ class File {
 };
 
 // A lock that another descriptor of the same file excludes, in this process or another; released
-// with the descriptor, also by a process that is killed.
-Status lock(const File& file, const std::string& path) {
-  const auto end = std::chrono::steady_clock::now() + kLockPatience;
-  while (flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return file_error(path, "cannot be locked", errno);
-    if (std::chrono::steady_clock::now() > end) {
-      return make_error(ErrorCode::kInvalidArgument, "%s: locked by others for more than 10 s",
-                        path.c_str());
+// with the descriptor, also by a process that is killed, whose file stays and locks nothing.
+class Lock {
+ public:
+  explicit Lock(std::string path) : path_(std::move(path)) {}
+  // While it is locked: who waits for it finds another file, or none, under its name then.
+  ~Lock() {
+    if (held_) unlink(path_.c_str());
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+  Status take() {
+    const auto end = std::chrono::steady_clock::now() + kLockPatience;
+    while (true) {
+      file_.emplace(path_.c_str(), O_CREAT | O_RDWR | O_NONBLOCK);
+      if (file_->descriptor() < 0) return file_error(path_, "cannot be made", errno);
+      if (flock(file_->descriptor(), LOCK_EX | LOCK_NB) == 0) {
+        held_ = has_its_name();
+        if (held_) return {};
+        continue;
+      }
+      if (errno != EWOULDBLOCK && errno != EINTR) {
+        return file_error(path_, "cannot be locked", errno);
+      }
+      if (std::chrono::steady_clock::now() > end) {
+        return make_error(ErrorCode::kInvalidArgument, "%s: locked by others for more than 60 s",
+                          path_.c_str());
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  return {};
-}
 
-// pwrite: cannot print, which the library never does.
-Status write_all(const File& file, std::string_view text, const std::string& path) {
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t written =
-        pwrite(file.descriptor(), text.data() + done, text.size() - done, static_cast<off_t>(done));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return file_error(path, "cannot be written", errno);
-    done += static_cast<std::size_t>(written);
+ private:
+  // Not removed by who held it before.
+  [[nodiscard]] bool has_its_name() const {
+    struct stat own {};
+    struct stat named {};
+    return fstat(file_->descriptor(), &own) == 0 && stat(path_.c_str(), &named) == 0 &&
+           own.st_dev == named.st_dev && own.st_ino == named.st_ino;
   }
-  // A name that points to content which is not on the disk yet would survive a crash without it.
-  if (fsync(file.descriptor()) != 0) return file_error(path, "cannot be written", errno);
-  return {};
-}
 
-// A name that no other writer uses at this time.
-std::string beside(const std::string& path) {
-  static std::atomic<unsigned> count{0};
-  return path + "." + std::to_string(getpid()) + "." + std::to_string(++count) + ".new";
-}
-
-Status write_beside_and_rename(const std::string& path, std::string_view text) {
-  const std::string made = beside(path);
-  Status status;
-  {
-    const File file(made.c_str(), O_CREAT | O_TRUNC | O_WRONLY);
-    if (file.descriptor() < 0) return file_error(made, "cannot be made", errno);
-    status = write_all(file, text, made);
-  }
-  if (status && rename(made.c_str(), path.c_str()) != 0) {
-    status = file_error(path, "cannot be replaced", errno);
-  }
-  if (!status) unlink(made.c_str());
-  return status;
-}
+  std::string path_;
+  std::optional<File> file_;
+  bool held_ = false;
+};
 
 }  // namespace
 
 Expected<std::optional<std::string>> read_file(const char* path) {
-  const File file(path, O_RDONLY);
+  const File file(path, O_RDONLY | O_NONBLOCK);  // opening a pipe would wait for its writer
   if (file.descriptor() < 0) {
     if (errno == ENOENT) return std::optional<std::string>{};
     return file_error(path, "cannot be read", errno);
   }
   struct stat info {};
   if (fstat(file.descriptor(), &info) != 0) return file_error(path, "cannot be read", errno);
-  if (!S_ISREG(info.st_mode) || static_cast<std::size_t>(info.st_size) > kMaxBytes) {
-    return make_error(ErrorCode::kInvalidArgument, "%s: no file of at most 64 MiB", path);
+  if (!S_ISREG(info.st_mode)) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: is %s, wanted a regular file", path,
+                      S_ISDIR(info.st_mode) ? "a directory" : "a pipe, a socket or a device");
+  }
+  if (static_cast<std::size_t>(info.st_size) > kMaxBytes) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: got %lld bytes, wanted at most 64 MiB",
+                      path, static_cast<long long>(info.st_size));
   }
   std::string text(static_cast<std::size_t>(info.st_size), '\0');
   std::size_t done = 0;
@@ -116,17 +117,15 @@ Expected<std::optional<std::string>> read_file(const char* path) {
   return std::optional<std::string>(std::move(text));
 }
 
-Status replace_file(const char* path,
-                    const std::function<Expected<std::string>(std::string_view)>& change) {
-  const std::string lock_path = std::string(path) + ".lock";
-  const File guard(lock_path.c_str(), O_CREAT | O_RDWR);
-  if (guard.descriptor() < 0) return file_error(lock_path, "cannot be made", errno);
-  SLUICE_TRY(lock(guard, lock_path));
+Status update_file(const char* path,
+                   const std::function<Expected<std::string>(std::string_view)>& change) {
+  Lock lock(std::string(path) + ".lock");
+  SLUICE_TRY(lock.take());
   const auto old = read_file(path);
   if (!old) return old.error();
   const auto text = change(*old ? std::string_view(**old) : std::string_view());
   if (!text) return text.error();
-  return write_beside_and_rename(path, *text);
+  return files::replace_file(path, *text);
 }
 
 }  // namespace sluice::tune

@@ -11,9 +11,10 @@ namespace sluice::tune {
 namespace {
 
 // Names of variants and configs: what fits, and has one spelling.
-bool copy_name(std::string_view text, char (&out)[kMaxName]) {
+template <std::size_t kSize>
+bool copy_name(std::string_view text, char (&out)[kSize]) {
   const auto plain = [](char c) { return c > ' ' && c <= '~'; };
-  if (text.empty() || text.size() >= kMaxName || !std::all_of(text.begin(), text.end(), plain)) {
+  if (text.empty() || text.size() >= kSize || !std::all_of(text.begin(), text.end(), plain)) {
     return false;
   }
   std::memcpy(out, text.data(), text.size());
@@ -31,12 +32,16 @@ std::string body_of(const Line& line) {
   return out;
 }
 
-// "sm90_cublaslt.down.lt3", "mlp.pp64x256c1g8+lt1"; not "lt0".
+// "down=lt3", "gate_up=pp64x256c1g8,down=lt1"; not "down=lt0".
 bool names_later_rank(std::string_view config) noexcept {
-  const std::size_t at = config.rfind("lt");
-  int rank = 0;
-  return at != std::string_view::npos && Cursor(config.substr(at + 2)).number(rank).finished() &&
-         rank > 0;
+  constexpr std::string_view kRank = "=lt";
+  for (std::size_t at = config.find(kRank); at != std::string_view::npos;
+       at = config.find(kRank, at + 1)) {
+    const std::string_view rest = config.substr(at + kRank.size());
+    int rank = 0;
+    if (Cursor(rest.substr(0, rest.find(','))).number(rank).finished() && rank > 0) return true;
+  }
+  return false;
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 // with a checksum of its own, so that lines of several devices and builds share a file and a broken
 // line costs that line alone.
 //
-//   sluice tune 1
+//   sluice tune 2
 //   device TAB driver TAB build TAB problem TAB variant TAB config TAB time noise untuned TAB sum
 //
 // Times in nanoseconds; the sum is checksum() of the line before it, last tab included, in hex.
@@ -19,7 +19,7 @@
 
 namespace sluice::tune {
 
-inline constexpr std::string_view kHeader = "sluice tune 1\n";
+inline constexpr std::string_view kHeader = "sluice tune 2\n";
 
 /// One line, read. The views point into the text.
 struct Line {
@@ -34,7 +34,7 @@ struct Line {
 [[nodiscard]] std::optional<Line> parse_line(std::string_view text);
 
 /// Does the line's config mean on this device what was measured? An algorithm behind the first of
-/// cuBLASLt's heuristic ("sm90_cublaslt.down.lt3") does beside the version that the line names: it
+/// cuBLASLt's heuristic ("down=lt3") does beside the version that the line names: it
 /// is a rank of that version's list. All else does.
 [[nodiscard]] bool config_holds(const Line& line, const Device& device) noexcept;
 

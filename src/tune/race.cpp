@@ -12,6 +12,10 @@ constexpr std::size_t kLeastSamples = 3;
 // Standard errors of a difference: to drop a candidate for good, and to leave the first one.
 constexpr double kBeatenErrors = 3.0;
 constexpr double kWinErrors = 2.0;
+// The share of its time by which the first candidate has to lose while there is no median.
+constexpr double kEarlyWin = 0.1;
+// The share of the time that first samples may take. The rest is for rounds.
+constexpr double kHeatShare = 0.5;
 
 class Race {
  public:
@@ -23,14 +27,12 @@ class Race {
   Expected<RaceResult> run() {
     SLUICE_TRY(warm_up());
     SLUICE_TRY(heat());
+    SLUICE_TRY(drop_hopeless());
+    shortlist();
     for (std::size_t round = 0; !done(round); ++round) {
       const std::vector<std::size_t> order = alive();
       for (std::size_t i = 0; i < order.size() && !is_late(); ++i) {
-        const std::size_t lane = order[(i + round) % order.size()];
-        const auto us = take(lane);
-        if (!us) return us.error();
-        samples_[lane].push_back(*us);
-        result_.lanes[lane].time = timing::statistics(samples_[lane]);
+        SLUICE_TRY(take_in_turn(order[(i + round) % order.size()]));
       }
       if (round + 1 >= options_.min_samples) drop_beaten();
     }
@@ -54,23 +56,68 @@ class Race {
     return {};
   }
 
-  // First samples.
+  // A sample that is compared with those of the other candidates.
+  Status take_in_turn(std::size_t lane) {
+    const auto us = take(lane);
+    if (!us) return us.error();
+    samples_[lane].push_back(*us);
+    result_.lanes[lane].time = timing::statistics(samples_[lane]);
+    return {};
+  }
+
+  // First samples, in the candidates' order. Who leads clearly is sampled in turn with the first
+  // candidate at once: whenever time ends, the best so far has been compared.
   Status heat() {
-    double fastest = 0;
     for (std::size_t i = 0; i < samples_.size() && !is_late(); ++i) {
+      if (i > 1 && spent_us_ >= kHeatShare * allowed_us()) break;
       const auto us = take(i);
       if (!us) return us.error();
       result_.lanes[i].time = timing::statistics({*us});
-      fastest = i == 0 ? *us : std::min(fastest, *us);
+      const bool leads = i == 0 || *us < fastest_us_;
+      if (!leads) continue;
+      fastest_us_ = *us;
+      if (*us >= (1 - kEarlyWin) * time(0).median_us || is_late()) continue;
+      SLUICE_TRY(take_in_turn(0));
+      SLUICE_TRY(take_in_turn(i));
     }
+    return {};
+  }
+
+  Status drop_hopeless() {
     for (Lane& lane : result_.lanes) {
-      if (lane.time.median_us <= options_.hopeless * fastest || is_late()) continue;
+      if (lane.time.median_us <= options_.hopeless * fastest_us_) continue;
+      if (lane.time.median_us > options_.impossible * fastest_us_ + options_.start_up_us) {
+        lane.state = LaneState::kHopeless;
+        continue;
+      }
+      if (is_late()) continue;
       const auto again = take(static_cast<std::size_t>(&lane - result_.lanes.data()));
       if (!again) return again.error();
       lane.time = timing::statistics({std::min(lane.time.median_us, *again)});
-      if (lane.time.median_us > options_.hopeless * fastest) lane.state = LaneState::kHopeless;
+      if (lane.time.median_us > options_.hopeless * fastest_us_) lane.state = LaneState::kHopeless;
     }
     return {};
+  }
+
+  // Leaves out what was not sampled, and the slowest of which three rounds would take longer than
+  // what is left of the time. The first candidate, the fastest and who was compared already stay.
+  void shortlist() {
+    std::vector<std::size_t> left = alive();
+    std::ranges::stable_sort(left, {}, [&](std::size_t i) { return time(i).median_us; });
+    const double round_us = (allowed_us() - spent_us_) / kLeastSamples;
+    double taken_us = result_.lanes[0].state == LaneState::kAlive ? time(0).median_us : 0;
+    bool has_rival = false;
+    for (const std::size_t i : left) {
+      if (i == 0) continue;
+      const bool sampled = time(i).samples > 0;
+      if (sampled) taken_us += time(i).median_us;
+      const bool stays = !has_rival || taken_us <= round_us || !samples_[i].empty();
+      if (!sampled || !stays) {
+        result_.lanes[i].state = LaneState::kLeftOut;
+        result_.settled = false;
+      }
+      has_rival = has_rival || sampled;
+    }
   }
 
   [[nodiscard]] std::vector<std::size_t> alive() const {
@@ -81,12 +128,14 @@ class Race {
     return out;
   }
 
-  // The fastest median of those left; the earlier of equals.
+  // The fastest median of those left that were sampled in turn; the earlier of equals.
   [[nodiscard]] std::size_t fastest() const {
-    const std::vector<std::size_t> left = alive();
-    return *std::min_element(left.begin(), left.end(), [&](std::size_t a, std::size_t b) {
+    std::vector<std::size_t> left = alive();
+    std::erase_if(left, [&](std::size_t i) { return samples_[i].empty(); });
+    const auto best = std::min_element(left.begin(), left.end(), [&](std::size_t a, std::size_t b) {
       return time(a).median_us < time(b).median_us;
     });
+    return best == left.end() ? 0 : *best;
   }
 
   [[nodiscard]] const timing::Statistics& time(std::size_t lane) const {
@@ -115,12 +164,22 @@ class Race {
     }
   }
 
+  [[nodiscard]] double allowed_us() const {
+    return std::min(options_.budget_us, options_.deadline_us);
+  }
   [[nodiscard]] bool is_late() const { return spent_us_ >= options_.deadline_us; }
+
+  // Is there a choice between the first candidate and another one, where there is another one?
+  [[nodiscard]] bool has_compared() const {
+    const auto sampled = std::count_if(result_.lanes.begin(), result_.lanes.end(),
+                                       [](const Lane& lane) { return lane.time.samples > 0; });
+    return time(0).samples > 0 && (sampled > 1 || result_.lanes.size() == 1);
+  }
 
   bool done(std::size_t rounds) {
     if (is_late()) {
       result_.settled = false;
-      result_.finished = rounds >= kLeastSamples;
+      result_.finished = has_compared();
       return true;
     }
     if (rounds < kLeastSamples) return false;
@@ -129,15 +188,18 @@ class Race {
       return error_us(i) <= options_.noise * time(i).median_us;
     });
     if (left.size() == 1 || (rounds >= options_.min_samples && all_settled)) return true;
-    result_.settled = rounds < options_.max_samples && spent_us_ < options_.budget_us;
-    return !result_.settled;
+    const bool ends = rounds >= options_.max_samples || spent_us_ >= options_.budget_us;
+    result_.settled = result_.settled && !ends;
+    return ends;
   }
 
   [[nodiscard]] std::size_t winner() const {
     const std::size_t best = fastest();
     if (best == 0 || result_.lanes[0].state != LaneState::kAlive) return best;
+    const bool early = std::min(time(0).samples, time(best).samples) < kLeastSamples;
     const double worth =
-        std::max(options_.noise * time(0).median_us, kWinErrors * lag_error_us(0, best));
+        early ? kEarlyWin * time(0).median_us
+              : std::max(options_.noise * time(0).median_us, kWinErrors * lag_error_us(0, best));
     return lag_us(0, best) <= worth ? 0 : best;
   }
 
@@ -146,6 +208,7 @@ class Race {
   std::vector<std::vector<double>> samples_;  // but for the first ones
   RaceResult result_;
   double spent_us_ = 0;
+  double fastest_us_ = 0;  // of the first samples
 };
 
 }  // namespace

@@ -111,7 +111,7 @@ Status Scheduler::save(const char* path) const {
     const std::shared_lock reading(state_->mutex);
     own = state_->own;
   }
-  return tune::replace_file(path, [&](std::string_view old) -> Expected<std::string> {
+  return tune::update_file(path, [&](std::string_view old) -> Expected<std::string> {
     SLUICE_TRY(tune::check_header(old, path));
     std::string text(tune::kHeader);
     tune::for_each_line(old, [&](std::string_view line_text) {

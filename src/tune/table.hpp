@@ -15,7 +15,7 @@ namespace sluice::tune {
 struct Entry {
   ProblemKey key{};
   char variant[kMaxName]{};
-  char config[kMaxName]{};
+  char config[kMaxConfig]{};
   std::int64_t time_ns = 0;
   std::int64_t noise_ns = 0;    ///< standard error of the median
   std::int64_t untuned_ns = 0;  ///< of what plan() takes without a table

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <map>
 
-#include "core/variant.hpp"
 #include "sluice/operands.hpp"
 #include "tune/race.hpp"
 
@@ -17,12 +16,13 @@ namespace {
 // Idle GPUs lower their clocks, idle CPUs too: the first race waits for them.
 constexpr double kWarmUpUs = 100e3;
 
-bool same_kernel(const Plan& a, const Plan& b) {
-  return a.variant == b.variant && std::strcmp(a.config.name, b.config.name) == 0;
+template <std::size_t kSize>
+void copy_text(const std::string& text, char (&out)[kSize]) {
+  std::snprintf(out, kSize, "%s", text.c_str());
 }
 
 std::string name_of(const Plan& plan) {
-  return std::string(plan.variant_name()) + " " + plan.config.name;
+  return std::string(plan.variant_name()) + " " + plan.config_name();
 }
 
 // How a candidate did at one token count of the shape under way.
@@ -73,7 +73,7 @@ class Tuner {
     for (std::size_t i = 0; i < order.size(); ++i) {
       TuneOutcome& outcome = *outcomes[order[i]];
       if (options_.progress) options_.progress(done_++, count_, outcome.problem);
-      auto plans = candidates_of(outcome.problem, device_, options_.threads);
+      auto plans = candidates(outcome.problem, device_, {.threads = options_.threads});
       if (!plans) return plans.error();
       set_choice(outcome, plans->front());
       if (plans->size() == 1) {
@@ -99,8 +99,8 @@ class Tuner {
 
   static void set_choice(TuneOutcome& outcome, const Plan& plan) {
     outcome.choice = {};
-    std::memcpy(outcome.choice.variant, plan.variant_name(), std::strlen(plan.variant_name()) + 1);
-    std::memcpy(outcome.choice.config, plan.config.name, sizeof(plan.config.name));
+    copy_text(plan.variant_name(), outcome.choice.variant);
+    copy_text(plan.config_name(), outcome.choice.config);
   }
 
   Status measure(TuneOutcome& outcome, std::vector<Plan>& plans, double share_us) {
@@ -163,8 +163,8 @@ class Tuner {
       const timing::Statistics& time = result.lanes[i].time;
       if (time.samples == 0) continue;
       TuneTime& timed = out.emplace_back();
-      std::snprintf(timed.variant, sizeof(timed.variant), "%s", plans[i].variant_name());
-      std::memcpy(timed.config, plans[i].config.name, sizeof(timed.config));
+      copy_text(plans[i].variant_name(), timed.variant);
+      copy_text(plans[i].config_name(), timed.config);
       timed.us = time.median_us / copies;
       timed.us_noise = time.us_noise / copies;
       timed.samples = static_cast<int>(time.samples);
@@ -183,8 +183,8 @@ class Tuner {
     planned.threads = plan.threads;
     Entry entry;
     entry.key = key_of(outcome.problem, planned);
-    std::memcpy(entry.variant, plan.variant_name(), std::strlen(plan.variant_name()));
-    std::memcpy(entry.config, plan.config.name, sizeof(entry.config));
+    copy_text(plan.variant_name(), entry.variant);
+    copy_text(plan.config_name(), entry.config);
     entry.time_ns = ns(time.median_us);
     entry.noise_ns = ns(time.us_noise);
     entry.untuned_ns = ns(result.lanes[0].time.median_us);
@@ -226,23 +226,6 @@ Status check(std::span<const Problem> problems, const TuneOptions& options) {
 }
 
 }  // namespace
-
-Expected<std::vector<Plan>> candidates_of(const Problem& problem, const Device& device,
-                                          int threads) {
-  const auto own = plan(problem, device, {.threads = threads});
-  if (!own) return own.error();
-  std::vector<Plan> out = {*own};
-  for (const detail::Variant& variant : detail::variants()) {
-    if (variant.backend != device.backend || variant.for_checking) continue;
-    for (const std::string& config : config_names(variant.name, problem, device)) {
-      const auto made = plan(
-          problem, device, {.variant = variant.name, .config = config.c_str(), .threads = threads});
-      if (!made) return made.error();
-      if (!same_kernel(*made, *own)) out.push_back(*made);
-    }
-  }
-  return out;
-}
 
 std::vector<std::size_t> spread_order(std::span<const std::int64_t> sorted) {
   std::vector<std::size_t> order;

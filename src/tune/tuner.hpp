@@ -13,11 +13,6 @@
 
 namespace sluice::tune {
 
-/// Plans of every variant and config that take a problem, plan()'s own choice first; variants for
-/// checking only where that is one. `threads` as Options::threads. Errors: those of plan().
-[[nodiscard]] Expected<std::vector<Plan>> candidates_of(const Problem& problem,
-                                                        const Device& device, int threads);
-
 /// The order in which token counts are measured: the smallest, the largest, then always the middle
 /// of the widest gap left. Where time runs out, what was measured lies around what was not.
 /// `sorted` has no duplicates.

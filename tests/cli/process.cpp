@@ -23,9 +23,20 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return out;
 }
 
+void direct(posix_spawn_file_actions_t& files, int descriptor, const char* to,
+            const std::string& caught) {
+  if (to != nullptr && to[0] == '\0') {
+    posix_spawn_file_actions_addclose(&files, descriptor);
+    return;
+  }
+  const char* const path = to != nullptr ? to : caught.c_str();
+  posix_spawn_file_actions_addopen(&files, descriptor, path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+}
+
 }  // namespace
 
-Outcome sluice(std::vector<std::string> arguments, const std::vector<std::string>& environment) {
+Outcome sluice(std::vector<std::string> arguments, const std::vector<std::string>& environment,
+               const Streams& streams) {
   const char* program = std::getenv("SLUICE_TEST_PROGRAM");
   if (program == nullptr) throw std::runtime_error("SLUICE_TEST_PROGRAM is not set");
   arguments.insert(arguments.begin(), program);
@@ -40,9 +51,8 @@ Outcome sluice(std::vector<std::string> arguments, const std::vector<std::string
   const std::string err = folder.path("err");
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, out.c_str(), kFlags, 0600);
-  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, err.c_str(), kFlags, 0600);
+  direct(files, STDOUT_FILENO, streams.out, out);
+  direct(files, STDERR_FILENO, streams.err, err);
   pid_t child = 0;
   const auto argv = pointers(arguments);
   const auto envp = pointers(words);

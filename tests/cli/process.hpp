@@ -14,10 +14,17 @@ struct Outcome {
   std::string err;
 };
 
+/// Where a program's output goes instead of into its Outcome: a file that is there, or "" for
+/// nowhere at all, a descriptor that is closed.
+struct Streams {
+  const char* out = nullptr;
+  const char* err = nullptr;
+};
+
 /// Runs `sluice` with these arguments. The environment is the test's without SLUICE_* and with
 /// `environment` ("NAME=value") added.
-Outcome sluice(std::vector<std::string> arguments,
-               const std::vector<std::string>& environment = {});
+Outcome sluice(std::vector<std::string> arguments, const std::vector<std::string>& environment = {},
+               const Streams& streams = {});
 
 /// A folder that is removed at the end of the test.
 class Folder {

@@ -66,6 +66,8 @@ TEST(Provenance, MetaHoldsTheRun) {
   EXPECT_THAT(meta.date, MatchesRegex("20[0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9:]*Z"));
   EXPECT_THAT(meta.commit, MatchesRegex("unknown|[0-9a-f]*"));
   EXPECT_EQ(meta.commit, build_commit());
+  EXPECT_THAT(meta.fingerprints,
+              MatchesRegex("cpu=[0-9a-f]* .*cuda.sm90_decode=[0-9a-f]* cuda.sm90_gemm=[0-9a-f]*"));
   EXPECT_FALSE(make_meta(Device{}, ceilings, 2, words.data()).driver);
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "harness/ceilings.hpp"
 #include "harness/rig.hpp"
@@ -13,7 +14,9 @@
 namespace sluice::harness {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TEST(Results, AbsentValuesAreNullsAndKeysStay) {
   const auto row = to_json(Row{});
@@ -30,20 +33,70 @@ TEST(Results, AbsentValuesAreNullsAndKeysStay) {
   }
 }
 
-TEST(Results, ValuesRoundTrip) {
+// The form that sluice.results writes and reads too (tests/python/test_results.py).
+TEST(Results, ATextHasItsForm) {
+  const nlohmann::ordered_json lists = {
+      {"rows",
+       {{{"op", "mlp"}, {"m", 1}, {"us", 1234.56}, {"model", nullptr}, {"clocks", "a"}},
+        {{"op", "mlp"}, {"m", 2}, {"us", 1e-5}, {"model", nullptr}, {"clocks", "a"}},
+        {{"op", "mlp"}, {"m", 123456}, {"us", NAN}, {"clocks", "a"}}}},
+      {"checks", {{{"m", 1}, {"rel_err", 0.5}}, {{"m", 1}, {"note", "\xff"}}}}};
+  Meta meta;
+  meta.read_tbps = 0.0123456;
+  const std::string text = results_text(meta, lists);
+  EXPECT_THAT(text, StartsWith("{\n  \"meta\": {\n    \"device\": \"\",\n"));
+  EXPECT_THAT(text, HasSubstr("    \"read_tbps\": 0.01235,\n"));
+  EXPECT_THAT(text, EndsWith(R"(    "clocks": "",
+    "op": "mlp",
+    "model": null
+  },
+  "columns": ["m","us","clocks"],
+  "rows": [
+    [1,1235.0,"a"],
+    [2,1e-05,"a"],
+    [123456,null,"a"]
+  ],
+  "checks": {
+    "meta": {
+      "m": 1
+    },
+    "columns": ["rel_err","note"],
+    "rows": [
+      [0.5,null],
+      [null,")"
+                             "\xef\xbf\xbd"
+                             R"("]
+    ]
+  }
+}
+)"));
+}
+
+TEST(Results, OneRowIsAllInMeta) {
   Row row;
   row.op = "mlp";
-  row.model = "m";
   row.us = 1.0 / 3;
-  row.ratio = 2.5;
   row.m = std::int64_t{1} << 40;
-  const std::string text = results_json(Meta{}, {&row, 1}).dump();
-  const auto back = nlohmann::json::parse(text)["rows"][0];
-  EXPECT_EQ(back["op"], "mlp");
-  EXPECT_EQ(back["model"], "m");
-  EXPECT_EQ(back["us"].get<double>(), 1.0 / 3);
-  EXPECT_EQ(back["ratio"], 2.5);
-  EXPECT_EQ(back["m"], std::int64_t{1} << 40);
+  const std::string text = results_text(Meta{}, {{"rows", to_json(std::span(&row, 1))}});
+  EXPECT_THAT(text, HasSubstr("\"columns\": [],\n  \"rows\": [\n    []\n  ]\n}\n"));
+  const auto meta = nlohmann::json::parse(text)["meta"];
+  EXPECT_EQ(meta["op"], "mlp");
+  EXPECT_EQ(meta["us"], 0.3333);
+  EXPECT_EQ(meta["m"], std::int64_t{1} << 40);
+}
+
+TEST(Results, ListsMayBeEmptyOrAbsent) {
+  const auto none = nlohmann::ordered_json::array();
+  EXPECT_THAT(results_text(Meta{}, {{"rows", none}}),
+              EndsWith("  },\n  \"columns\": [],\n  \"rows\": []\n}\n"));
+  const std::string text = results_text(Meta{}, {{"memory", none}});
+  EXPECT_THAT(text, EndsWith("  \"memory\": {\n    \"meta\": {},\n    \"columns\": [],\n"
+                             "    \"rows\": []\n  }\n}\n"));
+  EXPECT_FALSE(nlohmann::json::parse(text).contains("rows"));
+}
+
+TEST(Results, RoundingIsHalfOfTheLastDigitOfOne) {
+  EXPECT_DOUBLE_EQ(kRounding, 0.5 * std::pow(10, 1 - kSignificantDigits));
 }
 
 TEST(Results, AnUnwritableFileIsAnError) {
@@ -54,6 +107,9 @@ TEST(Results, AnUnwritableFileIsAnError) {
   const Status early = check_writable("/nowhere/at/all");
   ASSERT_FALSE(early);
   EXPECT_STREQ(early.error().message, status.error().message);
+  EXPECT_FALSE(write_text("/dev/full", "text"));
+  EXPECT_TRUE(write_text("/dev/null", "text"));
+  EXPECT_TRUE(check_writable("/dev/null"));
   EXPECT_TRUE(check_writable("-"));
   EXPECT_TRUE(check_writable(""));
 }
@@ -77,18 +133,18 @@ TEST(Ceilings, OfThisCpuAreWithinPhysics) {
   ASSERT_TRUE(rig);
   const auto c = measure_ceilings(**rig, {.threads = 1, .quick = true});
   ASSERT_TRUE(c) << c.error().message;
-  // One thread of any x86-64 machine: between a byte a nanosecond and 1 TB/s; between one FLOP a
-  // nanosecond and 64 a cycle at 10 GHz.
-  EXPECT_GT(*c->read_tbps, 1e-3);
+  // One thread of any x86-64 machine: below 1 TB/s and 64 FLOPs a cycle at 10 GHz. There is no
+  // lower limit: under a sanitizer on a busy machine copies came to 0.4 GB/s.
+  EXPECT_GT(*c->read_tbps, 0);
   EXPECT_LT(*c->read_tbps, 1);
-  EXPECT_GT(*c->copy_tbps, 1e-3);
+  EXPECT_GT(*c->copy_tbps, 0);
   EXPECT_LT(*c->copy_tbps, 1);
-  EXPECT_GT(*c->fma_gflops, 1);
+  EXPECT_GT(*c->fma_gflops, 0);
   EXPECT_LT(*c->fma_gflops, 640);
   const bool has_dots = (cpu_device().simd_targets >> 3 & 1U) != 0;
   EXPECT_EQ(c->bf16_gflops.has_value(), has_dots);
   if (has_dots) {
-    EXPECT_GT(*c->bf16_gflops, 1);
+    EXPECT_GT(*c->bf16_gflops, 0);
     EXPECT_LT(*c->bf16_gflops, 1280);
   }
   EXPECT_FALSE(c->gemm_tflops);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A variant's parameters must fit a Config, so that plans stay plain values.
+// A kernel's parameters must fit a KernelConfig, so that plans stay plain values.
 // error: static assertion failed
-#include "core/variant.hpp"
+#include "core/kernel.hpp"
 
 struct Parameters {
 #if defined(MISUSE)
@@ -11,6 +11,6 @@ struct Parameters {
 #endif
 };
 
-sluice::Config use(const Parameters& parameters) {
-  return sluice::detail::make_config("name", parameters);
+sluice::KernelConfig use(const Parameters& parameters) {
+  return sluice::detail::to_config(parameters);
 }

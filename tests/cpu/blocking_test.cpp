@@ -56,17 +56,15 @@ TEST(Blocking, GivesEveryThreadWorkWhereThereIsEnough) {
   }
 }
 
-Plan make_plan(const Problem& problem, int threads) {
-  Plan plan;
-  plan.problem = problem;
-  plan.device.l2_bytes = 1 << 20;
-  plan.threads = threads;
-  return plan;
+Schedule schedule_of(const Problem& problem, int threads, SimdTarget target) {
+  Device device;
+  device.l2_bytes = 1 << 20;
+  return make_schedule(problem, device, threads, target);
 }
 
 std::size_t workspace(Problem problem, std::int64_t m, int threads) {
   problem.m = m;
-  return make_schedule(make_plan(problem, threads), SimdTarget::kAvx512).bytes;
+  return schedule_of(problem, threads, SimdTarget::kAvx512).bytes;
 }
 
 // x, and h of an mlp, of one pass in fp32; two threads' strips of weights and blocks of C.
@@ -136,9 +134,9 @@ TEST(Schedule, FewTokensUseDotProducts) {
   for (const Op op : {Op::kGateUp, Op::kDown, Op::kMlp}) {
     for (const SimdTarget target : {SimdTarget::kAvx2, SimdTarget::kAvx512}) {
       Problem p{.op = op, .m = dot_kernels(target).max_tokens, .d = 64, .h = 64};
-      EXPECT_TRUE(make_schedule(make_plan(p, 2), target).dots);
+      EXPECT_TRUE(schedule_of(p, 2, target).dots);
       ++p.m;
-      EXPECT_FALSE(make_schedule(make_plan(p, 2), target).dots);
+      EXPECT_FALSE(schedule_of(p, 2, target).dots);
     }
   }
 }
@@ -148,7 +146,7 @@ TEST(Schedule, Fp32ByOneVectorOfTokensIsReadInPlace) {
     Problem p{.op = Op::kMlp, .m = m, .d = 64, .h = 64};
     p.x_dtype = DType::kF32;
     p.w_dtype = w;
-    return make_schedule(make_plan(p, 2), target);
+    return schedule_of(p, 2, target);
   };
   for (std::int64_t m = 1; m <= 20; ++m) {
     const Schedule s = schedule(DType::kF32, m, SimdTarget::kAvx512);
@@ -169,7 +167,7 @@ TEST(Schedule, DotTasksAreSharedEvenly) {
   for (const auto& [d, h] : shapes) {
     for (const int threads : {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48}) {
       const Problem p{.op = Op::kMlp, .m = 1, .d = d, .h = h};
-      const Schedule s = make_schedule(make_plan(p, threads), SimdTarget::kAvx512);
+      const Schedule s = schedule_of(p, threads, SimdTarget::kAvx512);
       ASSERT_TRUE(s.dots);
       EXPECT_EQ(s.dot_cols % 8, 0);
       EXPECT_EQ(s.dot_rows % 8, 0);
@@ -184,7 +182,7 @@ TEST(Schedule, DotTasksAreSharedEvenly) {
 // Threads beyond the tasks would each reserve panels for nothing.
 TEST(Schedule, ReservesNoScratchForIdleThreads) {
   const Problem p{.op = Op::kDown, .m = DotKernels::kMaxTokens + 1, .d = 8, .h = 8};
-  const Schedule s = make_schedule(make_plan(p, 200), SimdTarget::kAvx512);
+  const Schedule s = schedule_of(p, 200, SimdTarget::kAvx512);
   EXPECT_EQ(s.threads, std::max(s.pack_tasks, s.down.tasks()));
   EXPECT_LT(s.threads, 200);
 }

@@ -223,6 +223,40 @@ TEST_P(GateKernel, GradientMatchesScalarMaths) {
   }
 }
 
+// With round_gate: act(v) and dh · u are what a store to x's type leaves of them, to the bit.
+TEST_P(GateKernel, RoundsWhatEagerCodeStores) {
+  const GateKernels& k = gate_kernels(GetParam());
+  const std::vector<float> g = all_bf16();
+  const auto n = static_cast<std::int64_t>(g.size());
+  const std::vector<float> one(g.size(), 1.0F);
+  const std::vector<float> u(g.size(), 1.2345678F);
+  const std::vector<float> dh(g.size(), -0.7654321F);
+  std::vector<float> act(g.size()), slope(g.size()), h(g.size()), dg(g.size()), du(g.size()),
+      h_alone(g.size());
+  const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+  for (int i = 0; i < kActivationCount; ++i) {
+    const Gate gate{.activation = static_cast<Activation>(i)};
+    k.grad(gate, g.data(), one.data(), one.data(), n, slope.data(), du.data(), act.data());
+    for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+      const auto type = static_cast<std::size_t>(dtype);
+      const auto to_x = [dtype](float v) {
+        return static_cast<float>(math::rounded(static_cast<double>(v), dtype));
+      };
+      k.rounded_mul[type](gate, g.data(), u.data(), n, h_alone.data());
+      k.rounded_grad[type](gate, g.data(), u.data(), dh.data(), n, dg.data(), du.data(), h.data());
+      const float by_u = to_x(u[0] * dh[0]);
+      for (std::size_t j = 0; j < g.size(); ++j) {
+        const float value = to_x(act[j]);
+        const float dg_wanted = dtype == DType::kF32 ? slope[j] * u[0] * dh[0] : slope[j] * by_u;
+        ASSERT_TRUE(same(h[j], value * u[0]) && same(h_alone[j], h[j]))
+            << to_string(gate.activation) << " " << to_string(dtype) << " g " << g[j];
+        ASSERT_TRUE(same(du[j], value * dh[0])) << to_string(dtype) << " g " << g[j];
+        ASSERT_TRUE(same(dg[j], dg_wanted)) << to_string(dtype) << " g " << g[j];
+      }
+    }
+  }
+}
+
 // The clamp's edge counts as inside; one step beyond, the gradient is 0.
 TEST_P(GateKernel, ClampBoundary) {
   const GateKernels& k = gate_kernels(GetParam());

@@ -12,6 +12,7 @@
 
 #include "harness/data.hpp"
 #include "harness/verify.hpp"
+#include "targets.hpp"
 
 namespace sluice::test {
 
@@ -35,16 +36,19 @@ inline std::vector<std::vector<char>> output_bytes(harness::OperandSet& set) {
   return out;
 }
 
-inline Expected<Plan> simd_plan(const harness::Case& c, const std::string& config, int threads) {
+/// By the target that `word` names; by plan()'s own choice where it is empty.
+inline Expected<Plan> simd_plan(const harness::Case& c, const std::string& word, int threads) {
+  const std::string config = config_of(c.problem.op, word);
   Options options;
   options.variant = "cpu.simd";
-  options.config = config.empty() ? nullptr : config.c_str();
+  options.config = word.empty() ? nullptr : config.c_str();
   options.threads = threads;
   return plan(c.problem, cpu_device(), options);
 }
 
-/// Whether cpu.simd has this config for the problem: avx512_bf16 is for some only.
-inline bool offers(const harness::Case& c, const std::string& config) {
+/// Whether cpu.simd has this target for the problem: avx512_bf16 is for some only.
+inline bool offers(const harness::Case& c, const std::string& word) {
+  const std::string config = config_of(c.problem.op, word);
   const auto names = config_names("cpu.simd", c.problem, cpu_device());
   return std::find(names.begin(), names.end(), config) != names.end();
 }
@@ -57,11 +61,11 @@ inline Status run_once(const Plan& plan, harness::OperandSet& set) {
 }
 
 /// Output bits of one run of the case.
-inline std::vector<std::vector<char>> bits_of(const harness::Case& c, const std::string& config,
+inline std::vector<std::vector<char>> bits_of(const harness::Case& c, const std::string& word,
                                               int threads) {
   auto rig = harness::open_rig("cpu");
   auto set = harness::OperandSet::make(c, **rig);
-  auto made = simd_plan(c, config, threads);
+  auto made = simd_plan(c, word, threads);
   EXPECT_TRUE(made) << made.error().message;
   if (!set || !made) return {};
   const Status ran = run_once(*made, **set);
@@ -83,6 +87,8 @@ inline std::vector<std::string> full_cases() {
       "31x99x150:gate_up_grad:bf16:concat",
       "31x99x150:mlp_grad:bf16:bias:bias_down",
       "40x99x150:mlp_grad:fp32/bf16/fp32:bias:bias_down:recompute:accumulate:interleaved8",
+      "7x300:norm:bf16",
+      "61x129:add_norm(weight_offset=1):fp16",
   };
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpu/cpuid.hpp"
@@ -20,6 +21,12 @@ std::string reason(const Problem& problem) {
   return "no such variant";
 }
 
+// How the one step of cpu.simd cuts the problem.
+std::string blocks_of(const Problem& problem, const Device& device) {
+  const auto steps = explain(problem, device).steps;
+  return steps.size() == 1 ? steps.front().blocks : std::to_string(steps.size()) + " steps";
+}
+
 Problem typed(Op op, DType x, DType w, DType y) {
   Problem p{.op = op, .m = 4, .d = 8, .h = 8};
   p.x_dtype = x;
@@ -32,14 +39,27 @@ TEST(SimdVariant, TakesDocumentedTypes) {
   constexpr DType kB = DType::kBF16;
   constexpr DType kH = DType::kF16;
   constexpr DType kS = DType::kF32;
-  for (int op = 0; op < kOpCount; ++op) {
-    const auto o = static_cast<Op>(op);
+  for (const Op o : {Op::kGateUp, Op::kDown, Op::kMlp, Op::kGateMul, Op::kGateMulGrad,
+                     Op::kGateUpGrad, Op::kMlpGrad}) {
     for (const DType x : {kB, kH, kS}) {
       EXPECT_EQ(reason(typed(o, x, x, x)), "") << to_string(o);
       EXPECT_EQ(reason(typed(o, x, x, kS)), "") << to_string(o);
     }
     EXPECT_EQ(reason(typed(o, kS, kB, kS)), "") << to_string(o);
     EXPECT_EQ(reason(typed(o, kS, kH, kS)), "") << to_string(o);
+  }
+}
+
+// The norm has one type but for its weights; the operators that only steps are have no engine.
+TEST(SimdVariant, TakesTheNormAndLeavesBackwardStepsToTheReference) {
+  for (const DType x : {DType::kBF16, DType::kF16, DType::kF32}) {
+    Problem p = typed(Op::kNorm, x, x, x);
+    p.norm.enabled = true;
+    EXPECT_EQ(reason(p), "") << to_string(x);
+    for (const Op op : {Op::kInputGrad, Op::kWeightGrad, Op::kColumnSum}) {
+      EXPECT_EQ(reason(typed(op, x, x, x)), std::string("has no ") + to_string(op));
+      EXPECT_STREQ(plan(typed(op, x, x, x), cpu_device())->variant_name(), "cpu.reference");
+    }
   }
 }
 
@@ -95,12 +115,12 @@ TEST(SimdVariant, OffersTheTargetsOfTheDeviceBestFirst) {
   Device device;
   device.simd_targets = 0b111;
   EXPECT_EQ(config_names("cpu.simd", p, device),
-            (std::vector<std::string>{"cpu.simd.avx512", "cpu.simd.avx2", "cpu.simd.emulated"}));
+            (std::vector<std::string>{"mlp=avx512", "mlp=avx2", "mlp=emulated"}));
   device.simd_targets = 0b011;
   EXPECT_EQ(config_names("cpu.simd", p, device),
-            (std::vector<std::string>{"cpu.simd.avx2", "cpu.simd.emulated"}));
+            (std::vector<std::string>{"mlp=avx2", "mlp=emulated"}));
   device.simd_targets = 0b001;
-  EXPECT_EQ(plan(p, device)->config.name, std::string("cpu.simd.emulated"));
+  EXPECT_EQ(plan(p, device)->config_name(), "mlp=emulated");
 }
 
 TEST(SimdVariant, OffersProductsOfBf16WhereTheyAre) {
@@ -109,21 +129,21 @@ TEST(SimdVariant, OffersProductsOfBf16WhereTheyAre) {
   constexpr DType kB = DType::kBF16;
   constexpr DType kS = DType::kF32;
   for (const Op op : {Op::kGateUp, Op::kDown, Op::kMlp}) {
-    EXPECT_STREQ(plan(typed(op, kB, kB, kB), device)->config.name, "cpu.simd.avx512_bf16");
-    EXPECT_STREQ(plan(typed(op, kS, kB, kS), device)->config.name, "cpu.simd.avx512");
+    EXPECT_EQ(plan(typed(op, kB, kB, kB), device)->config_name(), config_of(op, "avx512_bf16"));
+    EXPECT_EQ(plan(typed(op, kS, kB, kS), device)->config_name(), config_of(op, "avx512"));
   }
   for (const Op op : {Op::kGateUpGrad, Op::kMlpGrad}) {
-    EXPECT_STREQ(plan(typed(op, kB, kB, kB), device)->config.name, "cpu.simd.avx512_bf16");
-    EXPECT_STREQ(plan(typed(op, kB, kB, kS), device)->config.name, "cpu.simd.avx512");
+    EXPECT_EQ(plan(typed(op, kB, kB, kB), device)->config_name(), config_of(op, "avx512_bf16"));
+    EXPECT_EQ(plan(typed(op, kB, kB, kS), device)->config_name(), config_of(op, "avx512"));
   }
-  EXPECT_STREQ(plan(typed(Op::kGateMul, kB, kB, kB), device)->config.name, "cpu.simd.avx512");
+  EXPECT_EQ(plan(typed(Op::kGateMul, kB, kB, kB), device)->config_name(), "gate_mul=avx512");
   for (const DType blocks : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
     Problem p = typed(Op::kMlp, kB, blocks, kB);
     p.d = p.h = 64;
     for (const std::int64_t m : {1, 17}) {
       p.m = m;
-      EXPECT_STREQ(plan(p, device)->config.name,
-                   blocks == DType::kQ4_1 ? "cpu.simd.avx512" : "cpu.simd.avx512_bf16");
+      EXPECT_EQ(plan(p, device)->config_name(),
+                blocks == DType::kQ4_1 ? "mlp=avx512" : "mlp=avx512_bf16");
     }
   }
 }
@@ -135,10 +155,12 @@ TEST(SimdVariant, PutsSlowProductsOfBf16Second) {
   device.simd_targets = 0b1111;
   device.slow_bf16_products = true;
   constexpr DType kB = DType::kBF16;
-  const std::vector<std::string> first = {"cpu.simd.avx512_bf16", "cpu.simd.avx512",
-                                          "cpu.simd.avx2", "cpu.simd.emulated"};
-  const std::vector<std::string> second = {"cpu.simd.avx512", "cpu.simd.avx512_bf16",
-                                           "cpu.simd.avx2", "cpu.simd.emulated"};
+  const auto configs_of = [](Op op, bool bf16_first) {
+    std::vector<std::string> out = {config_of(op, "avx512"), config_of(op, "avx512_bf16"),
+                                    config_of(op, "avx2"), config_of(op, "emulated")};
+    if (bf16_first) std::swap(out[0], out[1]);
+    return out;
+  };
   for (const DType weights : {kB, DType::kQ8_0, DType::kQ4_0}) {
     for (const Op op : {Op::kGateUp, Op::kDown, Op::kMlp}) {
       Problem p = typed(op, kB, weights, kB);
@@ -146,32 +168,32 @@ TEST(SimdVariant, PutsSlowProductsOfBf16Second) {
       for (const std::int64_t m : {1, 2, 16, 64}) {
         p.m = m;
         const bool waits_for_memory = m == 1 && weights == kB;
-        EXPECT_EQ(config_names("cpu.simd", p, device), waits_for_memory ? first : second) << m;
+        EXPECT_EQ(config_names("cpu.simd", p, device), configs_of(op, waits_for_memory)) << m;
       }
     }
   }
   for (const std::int64_t m : {1, 64}) {
     Problem p = typed(Op::kMlpGrad, kB, kB, kB);
     p.m = m;
-    EXPECT_EQ(config_names("cpu.simd", p, device), second) << m;
+    EXPECT_EQ(config_names("cpu.simd", p, device), configs_of(p.op, false)) << m;
   }
   const Problem p = typed(Op::kMlp, kB, kB, kB);
   const std::string why = "bf16 is widened: this CPU multiplies it slower than fp32\n";
-  EXPECT_EQ(explain(p, device).blocks.substr(0, why.size()), why);
+  EXPECT_EQ(blocks_of(p, device).substr(0, why.size()), why);
   Problem fixed = typed(Op::kMlp, kB, DType::kQ8_0, kB);  // nothing is widened
   fixed.m = 1;
   fixed.d = fixed.h = 64;
-  EXPECT_EQ(explain(fixed, device).blocks.find("widened"), std::string::npos);
+  EXPECT_EQ(blocks_of(fixed, device).find("widened"), std::string::npos);
   Options options;
   options.variant = "cpu.simd";
-  options.config = "cpu.simd.avx512_bf16";
+  options.config = "mlp=avx512_bf16";
   const auto forced = plan(p, device, options);
   ASSERT_TRUE(forced) << forced.error().message;
-  EXPECT_STREQ(forced->config.name, "cpu.simd.avx512_bf16");
+  EXPECT_EQ(forced->config_name(), "mlp=avx512_bf16");
   // A CPU without them has nothing to put second or to say.
   device.simd_targets = 0b0111;
-  EXPECT_EQ(config_names("cpu.simd", p, device).front(), "cpu.simd.avx512");
-  EXPECT_EQ(explain(p, device).blocks.find("widened: this CPU"), std::string::npos);
+  EXPECT_EQ(config_names("cpu.simd", p, device).front(), "mlp=avx512");
+  EXPECT_EQ(blocks_of(p, device).find("widened: this CPU"), std::string::npos);
 }
 
 // Family and model as cpuid packs them into a signature.
@@ -196,7 +218,7 @@ TEST(SimdVariant, ExplainsItsBlocks) {
   device.l2_bytes = std::int64_t{1} << 20;
   const auto blocks = [&](Op op, std::int64_t m) {
     Problem p{.op = op, .m = m, .d = 2048, .h = 8192};
-    return explain(p, device).blocks;
+    return blocks_of(p, device);
   };
   EXPECT_EQ(blocks(Op::kMlp, 4),
             "dot products, as M <= 16: every weight is read once, in place\n"
@@ -207,7 +229,7 @@ TEST(SimdVariant, ExplainsItsBlocks) {
             "gate_up: 32 tasks of 256 rows of each matrix, 1024 KiB; tokens in fp32\n"
             "down: 32 tasks of 64 rows, 1024 KiB; tokens in bf16");
   const Problem small{.op = Op::kMlp, .m = 1, .d = 576, .h = 1536};
-  EXPECT_EQ(explain(small, device).blocks,
+  EXPECT_EQ(blocks_of(small, device),
             "dot products, as M <= 16: every weight is read once, in place\n"
             "gate_up: 6 tasks of 256 rows of each matrix, 288 KiB; tokens in fp32\n"
             "down: 6 tasks of 96 rows, 288 KiB; tokens in fp32");
@@ -221,13 +243,17 @@ TEST(SimdVariant, ExplainsItsBlocks) {
       "3 passes of 224 tokens");
   Problem in_place{.op = Op::kMlp, .m = 16, .d = 576, .h = 1536};
   in_place.x_dtype = in_place.w_dtype = in_place.y_dtype = DType::kF32;
-  EXPECT_EQ(explain(in_place, device).blocks,
+  EXPECT_EQ(blocks_of(in_place, device),
             "GEMM: tiles of 12 weight rows by 16 tokens in registers\n"
             "L2: weights as they lie, pieces of 2048 columns, and the tokens' pieces, 128 KiB\n"
             "gate_up: 32 tasks of 48 rows of each matrix\n"
             "down: 12 tasks of 48 rows");
   EXPECT_NE(blocks(Op::kMlpGrad, 64).find("dw_down: "), std::string::npos);
-  EXPECT_EQ(blocks(Op::kGateMul, 64), "");
+  EXPECT_EQ(blocks(Op::kGateMul, 64), "chunks of 256 columns, which stay in L1");
+  EXPECT_EQ(blocks(Op::kMlp, 0), "") << "nothing to cut";
+  Problem norm{.op = Op::kNorm, .m = 64, .d = 2048};
+  norm.norm.enabled = true;
+  EXPECT_EQ(blocks_of(norm, device), "a task a row: 64 rows, twice over each");
 }
 
 TEST(SimdVariant, ForcingATargetTheDeviceLacksIsRefused) {
@@ -236,15 +262,15 @@ TEST(SimdVariant, ForcingATargetTheDeviceLacksIsRefused) {
   device.simd_targets = 0b001;
   Options options;
   options.variant = "cpu.simd";
-  options.config = "cpu.simd.avx512";
+  options.config = "mlp=avx512";
   const auto made = plan(p, device, options);
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST(SimdVariant, AThisCpuHasAtLeastTheEmulatedTarget) {
-  EXPECT_FALSE(configs().empty());
-  EXPECT_EQ(configs().front(), "cpu.simd.emulated");
+  EXPECT_FALSE(words().empty());
+  EXPECT_EQ(words().front(), "emulated");
 }
 
 }  // namespace

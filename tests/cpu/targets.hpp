@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sluice/device.hpp"
+#include "sluice/types.hpp"
 
 namespace sluice::test {
 
@@ -17,13 +18,18 @@ inline std::vector<SimdTarget> targets() {
   return out;
 }
 
-/// The configs of cpu.simd that force them.
-inline std::vector<std::string> configs() {
+/// The words that force them in a config of cpu.simd.
+inline std::vector<std::string> words() {
   std::vector<std::string> out;
   for (const SimdTarget target : targets()) {
-    out.push_back(std::string("cpu.simd.") + to_string(target));
+    out.emplace_back(to_string(target));
   }
   return out;
+}
+
+/// A config of cpu.simd with one of them: "mlp=avx2".
+inline std::string config_of(Op op, const std::string& word) {
+  return std::string(to_string(op)) + "=" + word;
 }
 
 }  // namespace sluice::test

@@ -50,7 +50,8 @@ TEST_F(SafeTensorsFile, ReadsEveryTensorInPlace) {
   Expected<SafeTensors> file =
       SafeTensors::open(write("a.safetensors", image(padded(header), data)));
   ASSERT_TRUE(file) << file.error().text();
-  const SafeTensors moved = *std::move(file);  // views must survive a move
+  SafeTensors moved = *std::move(file);  // views must survive a move
+  for (const TensorView& view : moved.tensors()) EXPECT_TRUE(moved.load(view)) << view.name;
 
   ASSERT_EQ(moved.tensors().size(), 4U);
   const TensorView* const b = moved.find("b");

@@ -65,19 +65,34 @@ bool write_all(const fs::path& root) {
                       "," + entry("c", "F4", "[4,0]", 16, 16) + "}" + std::string(17, '\0'));
     good &= write(folder, "separate", seed(layer(false).bytes()));
     good &= write(folder, "merged", seed(layer(true).bytes(settings)));
+    good &=
+        write(folder, "packed",
+              seed(layer(true).bytes(
+                  R"("__metadata__":{"mlp_gate_up_block":"1","mlp_gate_up_order":"up_gate"})")));
     good &= write(folder, "blocks",
                   seed(blocks().bytes(R"("__metadata__":{"mlp_weight_blocks":"q4_0"})")));
   }
   const std::string problem =
       "\tmlp 16x64x96 bf16/bf16/bf16/bf16 silu threads=2 norm=0 flags=8 adds=0 blocks=0/0 align=16 "
-      "layout=0123456789abcdef\tcpu.simd\tcpu.simd.avx2\t82300 120 90100";
+      "layout=0123456789abcdef\tcpu.simd\tmlp=avx2\t82300 120 90100";
   good &=
       write(root / "tune", "lines", "cpu A\t-\t0.1.0" + problem + "\ncuda B\td\t0.1.0" + problem);
-  good &= write(root / "tune", "raw", "rsluice tune 1\n");
+  good &= write(root / "tune", "raw", "rsluice tune 2\n");
   const fs::path index = root / "index";
   good &=
       write(index, "one", R"({"metadata":{"total_size":8},"weight_map":{"a":"b.safetensors"}})");
   good &= write(index, "escape", R"({"weight_map":{"a":"../b","c":"\u0000","d":"\\"}})");
+  const fs::path cases = root / "case";
+  good &= write(cases, "plain", "128x4096x14336:bf16:silu");
+  good &= write(cases, "norm", "3x16x24:fp16:add_norm(eps=1e-6,weight_offset=1):save:bias:concat");
+  good &= write(cases, "grad", "3x16x24:mlp_grad:recompute:interleaved8+up_first:pad=3:seed=7");
+  good &= write(cases, "blocks", "3x32x64:down:q4_0:residual:fill=special:align=2");
+  const fs::path arguments = root / "arguments";
+  good &= write(arguments, "case", "4x64x96\n--dtype\nfp16\n--threads\n3");
+  good &= write(arguments, "model", "--model\nllama-3.1-8b\n--tokens\n1-3,8\n--tp\n2");
+  good &= write(root / "abi", "plain", std::string("\4\77\0\137\0\0", 6));
+  good &= write(root / "abi", "grad", std::string("\0\77\0\137\0\6\2\2\5\0\1\0\0\0", 14));
+  good &= write(root / "abi", "pack", std::string("\10\7\0\0\0\0\3\6\3\0\4\0\0\0\0\0\0\0", 18));
   return good;
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the built files may hold. Usage: binaries.sh RULE SHARED STATIC [PROGRAM]
+# What the built files may hold. Usage: binaries.sh RULE SHARED STATIC [PROGRAM...]
 #   silent        the library never prints, aborts or exits (snprintf into a buffer is fine)
 #   exports       the shared library exports sluice:: and sluice_ only
 #   baseline      x86-64: wide registers in the kernels of their SIMD targets alone, so that other CPUs run the rest
@@ -7,7 +7,7 @@
 #   paths         no absolute path of the build, no host name
 # Each rule fails where its tool prints nothing, so that a missing tool is not a pass.
 set -euo pipefail
-rule=$1 shared=$2 static=$3 program=${4:-}
+rule=$1 shared=$2 static=$3 programs=("${@:4}")
 
 nonempty() {
   local text
@@ -46,9 +46,9 @@ case $rule in
     fi
     ;;
   dependencies)
-    for file in "$shared" ${program:+"$program"}; do
+    for file in "$shared" "${programs[@]}"; do
       needed=$(readelf -d "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | nonempty)
-      if grep -vE '^(libstdc\+\+\.so\.6|libgcc_s\.so\.1|libm\.so\.6|libc\.so\.6|libpthread\.so\.0|libdl\.so\.2|librt\.so\.1|ld-linux-.*|libsluice\.so\.[0-9]+)$' <<< "$needed"; then
+      if grep -vE '^(libstdc\+\+\.so\.6|libgcc_s\.so\.1|libm\.so\.6|libc\.so\.6|libpthread\.so\.0|libdl\.so\.2|librt\.so\.1|ld-linux-.*|libsluice\.so\.[0-9]+\.[0-9]+)$' <<< "$needed"; then
         echo "dependencies: $(basename "$file") needs these" >&2
         exit 1
       fi
@@ -61,7 +61,7 @@ case $rule in
   paths)
     build=$(cd "$(dirname "$shared")/.." && pwd)
     source=$PWD
-    for file in "$shared" "$static" ${program:+"$program"}; do
+    for file in "$shared" "$static" "${programs[@]}"; do
       text=$(strings -a "$file" | nonempty)
       if grep -F -e "$source/" -e "$build/" <<< "$text" | head -5 | grep .; then
         echo "paths: $(basename "$file") holds paths of this build" >&2

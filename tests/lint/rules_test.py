@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-import copy
+import json
+import tempfile
 import unittest
 from pathlib import Path
+from typing import Any
 
 import results
 import sources
+from sluice.results import render
 
 
 def found(rule: str, name: str, text: str) -> list[str]:
@@ -19,10 +22,10 @@ class Includes(unittest.TestCase):
     def test_direction(self) -> None:
         self.assertFalse(found("includes", "src/cpu/a.cpp", '#include "cpu/engine.hpp"\n'))
         self.assertTrue(found("includes", "src/core/plan.cpp", '#include "cpu/engine.hpp"\n'))
-        self.assertFalse(found("includes", "src/core/variants.cpp", '#include "cpu/variants.hpp"\n'))
-        self.assertTrue(found("includes", "src/math/gate.hpp", '#include "core/variant.hpp"\n'))
+        self.assertFalse(found("includes", "src/core/recipes.cpp", '#include "cpu/kernel_rows.hpp"\n'))
+        self.assertTrue(found("includes", "src/math/gate.hpp", '#include "core/kernel.hpp"\n'))
         self.assertTrue(found("includes", "harness/a.cpp", '#include "cli/cli.hpp"\n'))
-        self.assertTrue(found("includes", "harness/a.cpp", '#include "core/variant.hpp"\n'))
+        self.assertTrue(found("includes", "harness/a.cpp", '#include "core/kernel.hpp"\n'))
         self.assertTrue(found("includes", "src/cuda/ptx/a.cuh", '#include "cuda/tile/b.cuh"\n'))
         self.assertTrue(found("includes", "src/cpu/a.cpp", '# include "no_such_file.hpp"\n'))
 
@@ -55,6 +58,9 @@ class Links(unittest.TestCase):
         self.assertFalse(found("links", "docs/a.md", "```\n[x](none.md)\n```\n"))
         self.assertFalse(found("links", "src/a.cpp", "// docs/numerics.md\n"))
         self.assertTrue(found("links", "src/a.cpp", "// docs/none.md\n"))
+        self.assertFalse(found("links", "src/a.cpp", "// core/plan.cpp, plan.cpp, llama.cpp\n"))
+        self.assertTrue(found("links", "src/a.cpp", "// cpu/plan.cpp\n"))
+        self.assertFalse(found("links", "src/a.cpp", 'none("none.cpp");\n'))
 
     def test_headings(self) -> None:
         text = "# A `b_c` (d), e\n## Two\n## Two\n"
@@ -65,22 +71,69 @@ class Links(unittest.TestCase):
 
 
 class Results(unittest.TestCase):
+    def text(self, *changes: dict[str, Any], **meta: Any) -> str:
+        """A file of a row for each change to the example, or of the example twice."""
+        rows = [{**results.EXAMPLE_ROW, **change} for change in changes or ({}, {"m": 2})]
+        return render({**results.EXAMPLE_META, **meta}, rows=rows)
+
     def test_schema(self) -> None:
-        self.assertEqual(results.findings(results.EXAMPLE), [])
-        for spoil in (
-            lambda d: d.pop("meta"),
-            lambda d: d["meta"].pop("commit"),
-            lambda d: d["rows"][0].update(op="other"),
-            lambda d: d["rows"][0].update(surprise=1),
-            lambda d: d["rows"][0].update(us="fast"),
-            lambda d: d["rows"][0].update(us=-1.0),
-            lambda d: d["rows"][0].update(baseline="mine"),
-            lambda d: d["rows"][0].update(ratio=9.0),
-            lambda d: d.update(rows=[]),
+        self.assertEqual(results.findings(self.text()), [])
+        for spoiled in (
+            {"op": "other"},
+            {"surprise": 1},
+            {"us": "fast"},
+            {"us": None},
+            {"us": -1.0},
+            {"us_p10": 2.5},
+            {"us": 12345, "us_p90": 20000, "baseline": None, "baseline_us": None, "ratio": None},
+            {"m": 1.5},
+            {"baseline": "mine"},
+            {"ratio": 9.0},
+            {"ratio": None},
         ):
-            spoiled = copy.deepcopy(results.EXAMPLE)
-            spoil(spoiled)
-            self.assertNotEqual(results.findings(spoiled), [])
+            self.assertNotEqual(results.findings(self.text({}, spoiled)), [], spoiled)
+        self.assertNotEqual(results.findings(self.text(commit=None)), [])
+        meta = {**results.EXAMPLE_META}
+        for broken in ("{}", "7", render(meta), render(meta, rows=[])):
+            self.assertNotEqual(results.findings(broken), [], broken)
+        del meta["date"]
+        self.assertEqual(results.findings(render(meta, rows=[results.EXAMPLE_ROW])), ["meta: no date"])
+        checks = [{"model": "a", "m": 1}]
+        found = results.findings(render(results.EXAMPLE_META, rows=[results.EXAMPLE_ROW], checks=checks))
+        self.assertIn("checks[0]: no layer", found)
+
+    def test_form(self) -> None:
+        text = self.text({"us": 2.0}, {"us": 2.001, "ratio": 1.499})
+        self.assertEqual(results.findings(text), [])
+        for old, new in (
+            ("2.001", "2.00101"),  # five digits
+            ("2.001,", "2.001, "),
+            ("\n    [2.0", " [2.0"),
+            ('"tp": 1', '"tp":1'),
+        ):
+            self.assertIn(old, text)
+            self.assertNotEqual(results.findings(text.replace(old, new, 1)), [], new)
+        data = json.loads(text)
+        data["columns"].append("tp")  # the same in all rows
+        for row in data["rows"]:
+            row.append(data["meta"]["tp"])
+        del data["meta"]["tp"]
+        self.assertNotEqual(results.findings(json.dumps(data)), [])
+        data["rows"] = [dict(zip(data["columns"], row, strict=True)) for row in data["rows"]]
+        del data["columns"]
+        self.assertIn("no columns", results.findings(json.dumps(data))[0])
+
+    def test_size(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            self.assertNotEqual(results.folder_findings(folder), [])
+            text = self.text()
+            for i in range(3):
+                (folder / f"{i}.json").write_text(text)
+            self.assertEqual(results.folder_findings(folder, 3 * len(text)), [])
+            found = results.folder_findings(folder, 3 * len(text) - 1)
+            self.assertEqual(len(found), 1)
+            self.assertIn(f"{3 * len(text)} bytes, wanted at most", found[0])
 
 
 if __name__ == "__main__":

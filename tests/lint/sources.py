@@ -4,6 +4,7 @@ line per finding where the rule is broken. ``sources.py list EXT...`` prints the
 
 from __future__ import annotations
 
+import functools
 import re
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-CODE = {".cpp", ".hpp", ".h", ".c", ".cu", ".cuh"}
+CODE = {".cpp", ".hpp", ".h", ".c", ".cu", ".cuh", ".inc"}
 SCRIPTS = {".py", ".sh", ".cmake"}
 
 # Folder -> prefixes of what its files may include: includes point one way (ARCHITECTURE.md).
@@ -19,25 +20,30 @@ DIRECTIONS: list[tuple[str, tuple[str, ...]]] = [
     ("include/sluice/", ("sluice/",)),
     ("src/math/", ("sluice/", "math/")),
     ("src/timing/", ("sluice/", "timing/")),
-    ("src/tune/", ("sluice/", "math/", "timing/", "core/variant.hpp", "core/c_convert.hpp", "tune/")),
+    ("src/files/", ("sluice/", "files/")),
+    ("src/tune/", ("sluice/", "math/", "timing/", "files/", "core/c_convert.hpp", "tune/")),
     ("src/core/", ("sluice/", "math/", "core/")),
-    ("src/cpu/", ("sluice/", "math/", "core/variant.hpp", "cpu/", "hwy/")),
+    ("src/cpu/", ("sluice/", "math/", "core/kernel.hpp", "cpu/", "hwy/")),
     ("src/cuda/ptx/", ("sluice/", "math/", "cuda/ptx/")),
-    ("src/cuda/tile/", ("sluice/", "math/", "cuda/workspace.hpp", "cuda/ptx/", "cuda/tile/")),
-    ("src/cuda/", ("sluice/", "math/", "core/variant.hpp", "timing/", "cuda/")),
-    ("harness/cuda/", ("sluice/", "math/", "cuda/ptx/", "cuda/cublaslt_api.hpp", "harness/")),
-    ("harness/", ("sluice/", "math/", "timing/", "harness/")),
+    ("src/cuda/tile/", ("sluice/", "math/", "cuda/host/workspace.hpp", "cuda/ptx/", "cuda/tile/")),
+    ("src/cuda/", ("sluice/", "math/", "core/kernel.hpp", "timing/", "cuda/")),
+    ("harness/cuda/", ("sluice/", "math/", "cuda/ptx/", "cuda/cublaslt/api.hpp", "harness/")),
+    ("harness/", ("sluice/", "math/", "timing/", "files/", "harness/")),
     ("cli/", ("sluice/", "harness/", "cli/")),
     ("examples/", ("sluice/",)),
-    ("python/torch/", ()),  # the public API, as any program would
+    # The public API, as any program has it, and the table of operands.
+    ("python/binding/", ("core/operands.inc",)),
+    ("python/torch/", ("core/operands.inc", "binding/")),
+    ("python/jax/", ("binding/",)),
 ]
 # The doors to the backends, and what a C handle opens.
 DOORS = {
-    "src/core/variants.cpp": ("cpu/", "cuda/"),
-    "src/core/run.cpp": ("cuda/device.hpp",),
+    "src/core/kernels.cpp": ("cpu/", "cuda/"),
+    "src/core/recipes.cpp": ("cpu/", "cuda/"),
+    "src/core/run.cpp": ("cuda/host/device.hpp",),
     "src/core/c_api.cpp": ("tune/c_scheduler.hpp",),
-    "src/tune/bench.cpp": ("cuda/arena.hpp",),
-    "harness/timer.cpp": ("cuda/stopwatch.hpp",),
+    "src/tune/bench.cpp": ("cuda/host/arena.hpp",),
+    "harness/timer.cpp": ("cuda/host/stopwatch.hpp",),
 }
 
 # Guidance, in lines; half as much again is worth a warning.
@@ -147,8 +153,27 @@ def anchors(text: str) -> set[str]:
     return out
 
 
+NO_FILES = ("llama.cpp", "sluice/version.hpp")  # a project, and what CMake writes
+
+
+@functools.cache
+def sources() -> str:
+    return "".join(f"/{name}\n" for name in files(*CODE))
+
+
+def named_source_findings(name: str, text: str) -> Iterator[str]:
+    """Sources that a comment names, whole or by the end of their path, and that are not there."""
+    comments = "\n".join(re.findall(r"//.*", text))
+    for path in sorted(set(re.findall(r"(?<![\w.*])[\w/-]+\.(?:cpp|hpp|cuh|cu)\b", comments))):
+        if f"/{path.lstrip('/')}\n" not in sources() and not path.endswith(NO_FILES):
+            yield f"{name}: no {path}"
+
+
 def link_findings(name: str, text: str) -> Iterator[str]:
-    """Links of documents to files and headings that are not there, and documents that code names."""
+    """Links of documents to files and headings that are not there; documents and sources that code
+    names."""
+    if Path(name).suffix in CODE and not name.startswith("tests/"):
+        yield from named_source_findings(name, text)
     if Path(name).suffix != ".md":
         if Path(name).suffix in CODE | SCRIPTS and not name.startswith("tests/lint/"):
             for path in sorted(set(re.findall(r"(?<![\w/.])docs/[\w/]+\.md", text))):

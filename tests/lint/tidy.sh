@@ -27,7 +27,7 @@ check() {
 }
 export -f check
 
-mapfile -t files < <(git ls-files ':(glob)src/core/*.cpp' ':(glob)src/cpu/*.cpp' ':(glob)src/timing/*.cpp' ':(glob)src/tune/*.cpp' ':(glob)harness/*.cpp' ':(glob)cli/*.cpp' | grep -v '_kernels.cpp$')
+mapfile -t files < <(git ls-files ':(glob)src/core/*.cpp' ':(glob)src/cpu/*.cpp' ':(glob)src/files/*.cpp' ':(glob)src/timing/*.cpp' ':(glob)src/tune/*.cpp' ':(glob)harness/*.cpp' ':(glob)cli/**/*.cpp' | grep -v '_kernels.cpp$')
 [ ${#files[@]} -gt 0 ]
 if [ -e "$cuda/cublasLt.h" ]; then
   mapfile -t -O "${#files[@]}" files < <(git ls-files ':(glob)src/cuda/**/*.cpp')

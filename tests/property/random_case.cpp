@@ -52,7 +52,7 @@ void draw_flags(Case& c) {
   p.bias_gate_up = (forward || backward) && coin();
   p.bias_down = (writes_y || backward) && coin();
   p.save_g_u = forward && one_in(3);
-  if (forward && one_in(3)) {
+  if (p.op == Op::kNorm || (forward && one_in(3))) {
     p.norm.enabled = true;
     p.norm.add = coin();
     p.norm.eps = between(1, 8);
@@ -61,13 +61,15 @@ void draw_flags(Case& c) {
   if (writes_y && coin()) p.residual = Residual::kOperand;
   if (p.op == Op::kMlp && p.norm.enabled && coin()) p.residual = Residual::kNormInput;
   p.recompute = backward && coin();
-  p.accumulate_dw = backward && coin();
+  const bool sums = p.op == Op::kWeightGrad || p.op == Op::kColumnSum;
+  p.accumulate_dw = (backward || sums) && coin();
   p.save_dg_du = backward && coin();
+  p.round_gate = (p.op == Op::kGateMul || p.op == Op::kGateMulGrad) && coin();
   const bool gradient =
       p.op == Op::kGateMulGrad || p.op == Op::kGateUpGrad || (p.save_dg_du && !p.recompute);
   c.in_place = (gradient || p.residual == Residual::kOperand) && one_in(4);
   c.broadcast = !c.in_place && one_in(6);
-  c.minimal = p.op != Op::kMlpGrad && one_in(4);
+  c.minimal = p.op != Op::kMlpGrad && p.op != Op::kWeightGrad && one_in(4);
 }
 
 void draw_layout(Case& c) {
@@ -105,11 +107,16 @@ Case random_case(Op op, const Wanted& wanted) {
     p.d = (p.d + kBlockElems - 1) / kBlockElems * kBlockElems;
     p.h = (p.h + kBlockElems - 1) / kBlockElems * kBlockElems;
   }
+  if (p.op == Op::kNorm) {  // writes x's type, and has no H
+    p.norm.enabled = true;
+    p.y_dtype = p.x_dtype;
+    p.h = 0;
+  }
   draw_gate(p.gate);
   if (wanted.fill == harness::Fill::kIntegers) p.gate = {.activation = Activation::kIdentity};
   draw_layout(c);
   if (wanted.flags) draw_flags(c);
-  if (wanted.fill == harness::Fill::kIntegers && p.norm.enabled) {
+  if (wanted.fill == harness::Fill::kIntegers && p.norm.enabled && p.op != Op::kNorm) {
     p.norm = {};
     if (p.residual == Residual::kNormInput) p.residual = Residual::kNone;
   }

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What bench/ is made of beyond measuring: the CPU engine's bars, and processes held to a SIMD target."""
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+from sluice import results
 
 BENCH = Path(__file__).parents[2] / "bench"
 META = {"device": "a CPU", "date": "2026-01-02T03:04:05Z", "read_tbps": 0.05, "fma_gflops": 280.0}
@@ -22,9 +23,8 @@ class Bars(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def write(self, suffix: str, held: str | None) -> None:
-        for name, rows in (("bars", [BAR]), ("smollm2", []), ("rivals", [RIVAL])):
-            data = {"meta": {**META, "max_simd": held}, "rows": rows}
-            (self.folder / f"{name}{suffix}.json").write_text(json.dumps(data))
+        for name, row in (("bars", BAR), ("smollm2", BAR), ("rivals", RIVAL)):
+            results.save(self.folder / f"{name}{suffix}.json", {**META, "max_simd": held}, rows=[row])
 
     def judge(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(BENCH / "cpu_bars.py"), str(self.folder), *words]
@@ -41,7 +41,7 @@ class Bars(unittest.TestCase):
     def test_files_held_to_a_target_are_judged_apart(self) -> None:
         self.write("_avx2", "avx2")
         self.assertIn("a CPU held to avx2, 2026-01-02", self.judge("avx2").stdout)
-        self.assertIn("FileNotFoundError", self.judge().stderr)
+        self.assertIn("bars.json: cannot be read", self.judge().stderr)
 
     def test_files_that_were_not_held_are_refused(self) -> None:
         self.write("_avx2", None)

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 import sluice
-from sluice import capi, doctor
+from sluice import capi, doctor, foreign
 from sluice.gate import ACTIVATIONS, Gate
 
 INCLUDE = os.environ.get("SLUICE_INCLUDE_DIRS", "")
@@ -30,15 +31,18 @@ MIRRORS = {
     "sluice_device": capi.CDevice,
     "sluice_options": capi.COptions,
     "sluice_plan": capi.CPlan,
+    "sluice_operands": capi.COperands,
+    "sluice_operand_spec": capi.COperandSpec,
+    "sluice_workspace": capi.CWorkspace,
+    "sluice_run_args": capi.CRunArgs,
+    "sluice_foreign_functions": foreign._Functions,
 }
 
 
 def assertions(name: str, mirror: type[ctypes.Structure]) -> list[str]:
-    """C that compiles only where every member of the mirror is where the header has it. A struct
-    with struct_size may have grown at its end (docs/abi.md); the others are fixed."""
-    grows = mirror._fields_[0][0] == "struct_size"
-    size = ctypes.sizeof(mirror)
-    lines = [f'_Static_assert(sizeof({name}) {">=" if grows else "=="} {size}, "{name}");']
+    """C that compiles only where the mirror has every member where the header has it: package and
+    library come together, so that a mirror that lags behind is an error."""
+    lines = [f'_Static_assert(sizeof({name}) == {ctypes.sizeof(mirror)}, "{name}");']
     for field, kind, *_ in mirror._fields_:
         lines.append(
             f"_Static_assert(offsetof({name}, {field}) == {getattr(mirror, field).offset} && "
@@ -50,7 +54,7 @@ def assertions(name: str, mirror: type[ctypes.Structure]) -> list[str]:
 def compiles(lines: list[str]) -> tuple[bool, str]:
     command = [shutil.which("cc") or "cc", "-std=c11", "-fsyntax-only", "-x", "c", "-"]
     command += [f"-I{folder}" for folder in INCLUDE.split(os.pathsep)]
-    source = "\n".join(["#include <stddef.h>", '#include "sluice/sluice.h"', *lines])
+    source = "\n".join(["#include <stddef.h>", '#include "sluice/foreign.h"', *lines])
     done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
     return done.returncode == 0, done.stderr
 
@@ -79,6 +83,47 @@ class Header(unittest.TestCase):
             self.assertEqual([function(i).decode() for i in range(len(names))], list(names))
 
 
+class Operands(unittest.TestCase):
+    """What Python writes to a problem is what the library reads: by the library's own table each operand
+    answers for its dims, its type and its layout."""
+
+    OPERANDS = Path(__file__).parents[2] / "src/core/operands.inc"
+
+    def problem_of(self, op: str) -> capi.CProblem:
+        """Dims, types and strides that differ from each other."""
+        problem = capi._problem(op, 3, 5, 7, "bf16", None, Gate(), {})
+        problem.alignment_bytes = 8
+        problem.x_dtype, problem.w_dtype, problem.y_dtype, problem.dw_dtype = 2, 0, 2, 2
+        for i, (slot, _) in enumerate(capi.CLayouts._fields_):
+            getattr(problem.layout, slot).row_stride_bytes = 1024 + 8 * i
+        return problem
+
+    def query(self, problem: capi.CProblem, index: int) -> capi.COperandSpec:
+        spec, error = capi.COperandSpec(), capi.CError()
+        size = ctypes.sizeof(spec)
+        code = capi.library().sluice_operand_query(problem, index, spec, size, error)
+        self.assertEqual(code, 0, error.message)
+        return spec
+
+    def test_each_answers_for_its_members(self) -> None:
+        rows = re.findall(r"^SLUICE_(?:MATRIX|VECTOR)\((.*)\)$", self.OPERANDS.read_text(), re.M)
+        self.assertGreater(len(rows), 0)
+        for op in capi.OPS:
+            problem = self.problem_of(op)
+            for index, row in enumerate(rows):
+                _, name, shape, dtype, *layout = row.split(", ")
+                *height, width = shape.removeprefix("kVec").removeprefix("k").lower()
+                spec = self.query(problem, index)
+                with self.subTest(op=op, operand=name):
+                    self.assertEqual(spec.name.decode(), name)
+                    self.assertEqual(spec.rows, getattr(problem, height[0]) if height else 1)
+                    self.assertEqual(spec.cols, getattr(problem, width))
+                    self.assertEqual(spec.dtype, getattr(problem, dtype))
+                    for slot in layout:
+                        stride = getattr(problem.layout, slot).row_stride_bytes
+                        self.assertEqual(spec.layout.row_stride_bytes, stride)
+
+
 class Queries(unittest.TestCase):
     def test_info_has_this_cpu_first(self) -> None:
         found = sluice.info()
@@ -91,8 +136,8 @@ class Queries(unittest.TestCase):
     def test_the_cpu_may_be_held_to_a_simd_target(self) -> None:
         with mock.patch.dict(os.environ, {"SLUICE_MAX_SIMD": "emulated"}):
             self.assertEqual(sluice.info().devices[0].simd_targets, ("emulated",))
-            self.assertEqual(sluice.plan(4, 64, 96).config, "cpu.simd.emulated")
-            self.assertIn("cpu.simd.emulated", sluice.explain(4, 64, 96))
+            self.assertEqual(sluice.plan(4, 64, 96).config, "mlp=emulated")
+            self.assertIn("mlp: cpu.simd emulated", sluice.explain(4, 64, 96))
         wrong = mock.patch.dict(os.environ, {"SLUICE_MAX_SIMD": "sse9"})
         with wrong, self.assertRaisesRegex(ValueError, 'SIMD target: got "sse9"'):
             sluice.plan(4, 64, 96)
@@ -103,6 +148,11 @@ class Queries(unittest.TestCase):
         self.assertEqual(made.flops, 2 * 3 * 16 * 576 * 1536)
         forced = sluice.plan(16, 576, 1536, variant="cpu.reference")
         self.assertEqual((forced.variant, forced.source), ("cpu.reference", "forced"))
+
+    def test_the_norm_alone_has_a_plan(self) -> None:
+        made = sluice.plan(4, 64, 0, op="norm", config="norm=fp64")
+        self.assertEqual((made.variant, made.config), ("cpu.reference", "norm=fp64"))
+        self.assertEqual(made.flops, 0)
 
     def test_explain_gives_the_reason_of_a_refusal(self) -> None:
         text = sluice.explain(4, 8, 8, dtype="fp64")
@@ -136,6 +186,33 @@ class Queries(unittest.TestCase):
                 wrong()
         with self.assertRaisesRegex(TypeError, "^bias: no such flag, wanted one of bias_gate_up"):
             sluice.plan(1, 8, 8, bias=True)
+
+    def test_explain_raises_what_plan_raises(self) -> None:
+        for wrong in ({"m": -1}, {"gate": Gate(limit=-1.0)}, {"bias_down": 2}, {"device": None}):
+            arguments = {"m": 4, "d": 8, "h": 8, **wrong}
+            messages = set()
+            for function in (sluice.plan, sluice.explain):
+                with self.assertRaises(ValueError) as caught:
+                    function(**arguments)
+                messages.add(str(caught.exception))
+            self.assertEqual(len(messages), 1, messages)
+
+    def test_nothing_is_cut_to_what_c_holds(self) -> None:
+        for wrong, message in (
+            ({"m": 2**64 + 4}, "^m: got 18446744073709551620"),
+            ({"threads": 2**32 + 1}, "^threads: got 4294967297"),
+            ({"bias_down": 2**32}, "^bias_down: got 4294967296"),
+            ({"variant": "cpu.simd\0beyond"}, "^variant: got 'cpu.simd"),
+            ({"config": b"cpu.simd"}, "^config: got b'cpu.simd'"),
+            ({"device": None}, "^device: got None, wanted 'cpu'"),
+            ({"device": 0}, "^device: got 0, wanted 'cpu'"),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                sluice.plan(**{"m": 4, "d": 8, "h": 8, **wrong})
+
+    def test_only_infinity_is_no_limit(self) -> None:
+        self.assertIsNone(Gate().arguments[2])
+        self.assertEqual(Gate(limit=-math.inf).arguments[2], -math.inf)
 
     def test_a_forced_variant_that_refuses_is_not_implemented(self) -> None:
         with self.assertRaises(NotImplementedError) as caught:

@@ -5,6 +5,8 @@ import contextlib
 import importlib.util
 import io
 import json
+import os
+import random
 import struct
 import tempfile
 import unittest
@@ -139,6 +141,20 @@ class WriterTest(FolderTest):
         with self.assertRaisesRegex(ValueError, "w: expected 6 bytes, got 5"):
             write_tensors(path, [Tensor("w", (3,), lambda: bytes(5))], {})
 
+    def test_what_the_path_leads_to_is_replaced(self) -> None:
+        tensor = Tensor("a", (2,), lambda: bytes(4))
+        target, link, pipe = (self.folder / name for name in ("target", "link", "pipe"))
+        target.write_bytes(b"old")
+        link.symlink_to("target")
+        write_tensors(link, [tensor], {})
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(read(target)[0]["a"]["shape"], [2])
+        os.mkfifo(pipe)
+        for path in (pipe, self.folder):
+            with self.assertRaisesRegex(ValueError, "is no regular file"):
+                write_tensors(path, [tensor], {})
+        self.assertTrue(pipe.is_fifo())
+
     def test_failures_leave_nothing(self) -> None:
         path = self.folder / "a.safetensors"
         zeros = Tensor("a", (2,), lambda: np.zeros(2, np.float32))
@@ -247,7 +263,7 @@ class MissingTest(FolderTest):
 class GgufTest(FolderTest):
     d, h, layers, vocabulary = 32, 64, 2, 96
 
-    def write_gguf(self, skip: str = "", blocks: str = "", **overrides: int) -> Path:
+    def write_gguf(self, skip: str = "", blocks: str = "", **overrides: float) -> Path:
         """A GGUF file with gate weights of Q8_0, all else fp32; some metadata as given. Where
         ``blocks`` names a type, all MLP weights are of it."""
         import gguf
@@ -258,7 +274,7 @@ class GgufTest(FolderTest):
         writer.add_embedding_length(overrides.get("d", self.d))
         writer.add_feed_forward_length(self.h)
         writer.add_vocab_size(self.vocabulary)
-        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_layer_norm_rms_eps(overrides.get("eps", 1e-5))
         self.values = {}
         self.packed = {}
         shapes = {"token_embd.weight": (self.vocabulary, self.d), "output_norm.weight": (self.d,)}
@@ -366,9 +382,41 @@ class GgufTest(FolderTest):
                 status, errors = run("--out", out, "--gguf", str(write(**options)))
                 self.assertEqual(status, 1)
                 self.assertIn(message, errors)
+        damaged = (2**32 - 1, float("nan"), float("inf"), -1.0, 0.0)
+        for value in damaged:
+            with self.subTest(value):
+                key = "layers" if isinstance(value, int) else "eps"
+                status, errors = run("--out", out, "--gguf", str(self.write_gguf(**{key: value})))
+                self.assertEqual(status, 1)
+                self.assertRegex(errors, "no tensor for|expected a positive number")
+        self.assertFalse((self.folder / "config.json").exists())
         (self.folder / "bad.gguf").write_bytes(b"GGUX" + bytes(60))
         self.assertEqual(run("--out", out, "--gguf", str(self.folder / "bad.gguf"))[0], 1)
         self.assertEqual(run("--out", out, "--gguf", str(self.folder / "absent.gguf"))[0], 1)
+
+    def test_damaged_files_are_told(self) -> None:
+        whole = self.write_gguf().read_bytes()
+        header_bytes = whole.index(b"blk.1.attn_q") + 80
+        gguf_file = self.folder / "damaged.gguf"
+        arguments = ("--out", str(self.folder / "model.safetensors"), "--gguf", str(gguf_file))
+        generator = random.Random(5)
+        statuses = set()
+        for i in range(80):
+            content = bytearray(whole)
+            at = generator.randrange(header_bytes)
+            if i % 4 == 0:
+                del content[at:]
+            elif i % 4 == 1:
+                content[at : at + 4] = b"\xff" * 4
+            else:
+                content[at] = generator.randrange(256)
+            gguf_file.write_bytes(content)
+            with self.subTest(i):
+                status, errors = run(*arguments)
+                statuses.add(status)
+                self.assertIn(status, (0, 1))
+                self.assertEqual(errors.count("\n"), status, errors)
+        self.assertEqual(statuses, {0, 1})
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from sluice import results
+
 D, H, LAYERS, VOCABULARY = 64, 96, 2, 50
 SHAPE = f"--d {D} --hidden {H} --layers {LAYERS} --vocabulary {VOCABULARY}".split()
 
@@ -91,11 +93,11 @@ class GenerateTest(unittest.TestCase):
                    "--device", "cpu", "--json", "-", "--quiet"]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
-        results = json.loads(done.stdout)
-        self.assertEqual([row["m"] for row in results["rows"]], [1, 16, 128, 512])
-        self.assertEqual({(row["d"], row["h"]) for row in results["rows"]}, {(D, H)})
-        self.assertEqual(len(results["checks"]), 4 * LAYERS)
-        self.assertTrue(all(check["passed"] for check in results["checks"]))
+        found = results.parse(done.stdout, "sluice bench")
+        self.assertEqual([row["m"] for row in found.rows], [1, 16, 128, 512])
+        self.assertEqual({(row["d"], row["h"]) for row in found.rows}, {(D, H)})
+        self.assertEqual(len(found.checks), 4 * LAYERS)
+        self.assertTrue(all(check["passed"] for check in found.checks))
 
 
 if __name__ == "__main__":

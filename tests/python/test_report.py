@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from sluice import report
-from sluice.results import ResultsError, ResultsFile, load
+from sluice.results import ResultsError, ResultsFile, load, render
 
 DATA = Path(__file__).parent / "data"
 SAMPLES = [DATA / name for name in ("cpu.json", "gpu.json", "memory.json")]
@@ -160,7 +160,8 @@ class RobustnessTest(unittest.TestCase):
         self.assertIn("unknown device", " ".join(page({}, meta={}).words))
 
     def test_wrong_types_and_values(self) -> None:
-        for value in (float("nan"), float("inf"), -1.0, 0, "text", [], {}, True):
+        for value in (float("nan"), float("inf"), -1.0, 0, "text", [], {}, True, 10**400, 1e308,
+                      5e-324):  # fmt: skip
             with self.subTest(value=value):
                 rows = [{**ROW, key: value} for key in ROW]
                 got = page(*rows, dict.fromkeys(ROW, value), meta=dict.fromkeys(META, value))
@@ -227,9 +228,19 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(self.run_main(SAMPLES[0], "-o", out), (0, ""))
         self.assertTrue(out.read_text(encoding="utf-8").startswith("<!doctype html>"))
 
+    def test_writes_what_no_encoding_has(self) -> None:
+        strange = self.folder / "strange.json"
+        row = {**ROW, "model": "\ud800", "variant": "\udfff"}
+        meta = {**META, "device": "a\ud800", "command": "\udc80"}
+        content = json.loads(render(meta, rows=[row]))
+        strange.write_text(json.dumps(content))  # ASCII: UTF-8 holds no lone surrogate
+        out = self.folder / "r.html"
+        self.assertEqual(self.run_main(strange, "-o", out), (0, ""))
+        self.assertIn("a?", out.read_text(encoding="utf-8"))
+
     def test_says_what_is_wrong(self) -> None:
         bad = self.folder / "bad.json"
-        bad.write_text(json.dumps({"meta": {}, "rows": []}))
+        bad.write_text(render({}, rows=[]))
         status, errors = self.run_main(SAMPLES[0], bad, "-o", self.folder / "r.html")
         self.assertEqual(status, 2)
         self.assertIn("bad.json: holds no rows", errors)

@@ -62,6 +62,30 @@ TEST(ParseCase, ReadsEveryKindOfToken) {
   EXPECT_EQ(c.seed, 9U);
 }
 
+TEST(ParseCase, TheNormAloneHasTwoDims) {
+  for (const char* text : {"3x40:norm", "3x40:add_norm(eps=0.01,weight_offset=1):fp16:pad=8"}) {
+    const Case c = parsed(text);
+    EXPECT_EQ(c.problem.op, Op::kNorm) << text;
+    EXPECT_TRUE(c.problem.norm.enabled) << text;
+    EXPECT_EQ(c.problem.m, 3) << text;
+    EXPECT_EQ(c.problem.d, 40) << text;
+    EXPECT_EQ(c.problem.h, 0) << text;
+    EXPECT_EQ(parsed(format_case(c)), c) << format_case(c);
+  }
+  EXPECT_EQ(format_case(parsed("3x40:fp16:norm")), "3x40:fp16:norm");
+  EXPECT_TRUE(parsed("3x40:add_norm").problem.norm.add);
+}
+
+TEST(ParseCase, LinearIsDownByTheDimsOfAProduct) {
+  const Case c = parsed("3x40x64:linear:bias_down");
+  EXPECT_EQ(c.problem.op, Op::kDown);
+  EXPECT_EQ(c.problem.h, 40);  // K
+  EXPECT_EQ(c.problem.d, 64);  // N
+  EXPECT_EQ(c, parsed("3x64x40:down:bias_down"));
+  EXPECT_EQ(format_case(c), "3x64x40:down:bias_down");
+  EXPECT_EQ(parsed("3x40x64:bias_down:linear"), c) << "wherever the word is";
+}
+
 TEST(ParseCase, OddPairsPromiseOnlyTheAlignmentTheyHave) {
   EXPECT_EQ(parsed("3x5x7:concat").problem.alignment_bytes, 2);  // 7 rows of 5 bf16
   EXPECT_EQ(parsed("3x6x7:concat").problem.alignment_bytes, 4);  // 7 rows of 6
@@ -81,6 +105,15 @@ TEST(ParseCase, RefusalsNameTheToken) {
   const std::vector<std::pair<std::string, std::string>> refused = {
       {"", "token \"\""},
       {"4x5", "token \"4x5\""},
+      {"4x5:mlp", "token \"4x5\""},
+      {"4x5:linear", "token \"4x5\""},
+      {"4x5:gate_up:norm", "token \"4x5\""},
+      {"4x5:norm:add_norm", "token \"add_norm\": this was said before"},
+      {"4x0:norm", "d: got 0"},
+      {"4x5:norm:bf16/bf16/fp32", "y_dtype"},
+      {"4x5x6:linear:down", "token \"down\": this was said before"},
+      {"4x5x6:linear:norm", "norm"},
+      {"4x5x6:input_grad:accumulate", "accumulate_dw"},
       {"4x5x6x7", "token \"4x5x6x7\""},
       {"4x-5x6", "token \"4x-5x6\""},
       {"4x5x6:", "token \"\""},
@@ -116,6 +149,7 @@ TEST(ParseCase, RefusalsNameTheToken) {
       {"4x5x6:mlp_grad:save_dg_du:recompute:in_place", "token \"in_place\""},
       {"4x5x6:in_place:residual:broadcast", "token \"in_place\""},
       {"4x5x6:down:norm", "norm"},
+      {"4x5x6:gate_up:round_gate", "round_gate: set for gate_up"},
       {"4x5x6:residual_norm_input", "residual"},
       {"4x5x0", "h: got 0"},
       {"4x9223372036854775807x6", "2^40"},
@@ -161,7 +195,7 @@ Case any_case() {
   const bool forward = p.op == Op::kGateUp || p.op == Op::kMlp;
   p.bias_gate_up = (forward || p.op == Op::kMlpGrad) && *rc::gen::arbitrary<bool>();
   p.save_g_u = forward && *rc::gen::arbitrary<bool>();
-  p.norm.enabled = forward && *rc::gen::arbitrary<bool>();
+  p.norm.enabled = p.op == Op::kNorm || (forward && *rc::gen::arbitrary<bool>());
   if (p.norm.enabled) {
     p.norm.add = *rc::gen::arbitrary<bool>();
     p.norm.eps = positive_float();
@@ -170,8 +204,15 @@ Case any_case() {
   if (p.op == Op::kMlp && p.norm.enabled) p.residual = Residual::kNormInput;
   if (p.op == Op::kDown) p.residual = static_cast<Residual>(*rc::gen::inRange(0, 2));
   p.recompute = p.op == Op::kMlpGrad && *rc::gen::arbitrary<bool>();
-  p.accumulate_dw = p.op == Op::kMlpGrad && *rc::gen::arbitrary<bool>();
+  const bool sums = p.op == Op::kWeightGrad || p.op == Op::kColumnSum;
+  p.accumulate_dw = (p.op == Op::kMlpGrad || sums) && *rc::gen::arbitrary<bool>();
   p.save_dg_du = p.op == Op::kMlpGrad && *rc::gen::arbitrary<bool>();
+  const bool gate_alone = p.op == Op::kGateMul || p.op == Op::kGateMulGrad;
+  p.round_gate = gate_alone && *rc::gen::arbitrary<bool>();
+  if (p.op == Op::kNorm) {  // writes x's type, and has no H
+    p.y_dtype = p.x_dtype;
+    p.h = 0;
+  }
   c.placement = static_cast<Placement>(*rc::gen::inRange(0, 3));
   if (c.placement == Placement::kInterleaved) c.block_rows = *rc::gen::inRange(1, 20);
   c.up_first = c.placement != Placement::kSeparate && *rc::gen::arbitrary<bool>();
@@ -211,7 +252,8 @@ TEST(TokenHelp, IsTheGrammar) {
     EXPECT_NE(all.find(std::string(" ") + to_string(static_cast<DType>(i)) + " "),
               std::string::npos);
   }
-  for (const char* flag : {"bias", "save_dg_du", "add_norm", "interleavedN", "pad=N", "align=N"}) {
+  for (const char* flag :
+       {"bias", "save_dg_du", "round_gate", "add_norm", "interleavedN", "pad=N", "align=N"}) {
     EXPECT_NE(all.find(std::string(" ") + flag + " "), std::string::npos) << flag;
   }
 }

@@ -202,6 +202,69 @@ TEST(Bounds, CoverTheGateInFp32) {
   }
 }
 
+// The slope of gelu_tanh is 0 at -infinity, and u · dh beyond fp32: 0 · infinity is what eager code
+// has, 0 what a kernel has that multiplies in another order. Neither is wrong.
+TEST(Bounds, AProductBeyondFp32TimesZeroMayBeEitherWithRoundGateToo) {
+  Problem p;
+  p.op = Op::kGateMulGrad;
+  p.m = p.h = 1;
+  p.x_dtype = DType::kF32;
+  p.round_gate = true;
+  p.gate.activation = Activation::kGeluTanh;
+  const Uncertain dg = Rounding(p)
+                           .gate_mul_grad({.value = -std::numeric_limits<double>::infinity()},
+                                          {.value = 3e38}, {.value = -1.9})
+                           .dg;
+  EXPECT_TRUE(dg.may_overflow);
+  EXPECT_EQ(dg.value, 0);
+}
+
+// With round_gate the same for x's types, and an evaluation without the rounding is outside: the
+// bound is no wider than what lies between the ends of the gate's own error.
+TEST(Bounds, CoverARoundedGateAndNoOther) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    for (int act = 0; act < kActivationCount; ++act) {
+      Problem p;
+      p.op = Op::kGateMulGrad;
+      p.m = p.h = 1;
+      p.x_dtype = dtype;
+      p.round_gate = true;
+      p.gate.activation = static_cast<Activation>(act);
+      p.gate.up_offset = 0.5F;
+      p.gate.limit = 30.0F;
+      p.gate.gate_multiplier = 1.25F;
+      const Rounding rounding(p);
+      const auto to_x = [&](float v) {
+        return static_cast<float>(math::rounded(static_cast<double>(v), dtype));
+      };
+      constexpr int kCount = 5000;
+      int unrounded_outside = 0;
+      for (int i = 0; i < kCount; ++i) {
+        const float g = to_x(4.0F * detail::standard_normal(1, i, 0));
+        const float u = to_x(12.0F * detail::standard_normal(2, i, 0));
+        const float dh = to_x(detail::standard_normal(3, i, 0));
+        const auto got = math::gate_mul_grad(p.gate, g, u, dh, to_x);
+        const auto want = rounding.gate_mul_grad({.value = static_cast<double>(g)},
+                                                 {.value = static_cast<double>(u)},
+                                                 {.value = static_cast<double>(dh)});
+        const auto within = [](float value, const Uncertain& q) {
+          return std::fabs(static_cast<double>(value) - q.value) <= q.error();
+        };
+        SCOPED_TRACE(std::string(to_string(p.gate.activation)) + " " + to_string(dtype));
+        EXPECT_TRUE(within(got.h, want.h)) << g << " " << u;
+        EXPECT_TRUE(within(got.dg, want.dg)) << g << " " << u << " " << dh;
+        EXPECT_TRUE(within(got.du, want.du)) << g << " " << dh;
+        const auto plain = math::gate_mul_grad(p.gate, g, u, dh);
+        if (!within(plain.dg, want.dg)) ++unrounded_outside;
+      }
+      if (dtype != DType::kF32) {
+        const bool has_slope = p.gate.activation != Activation::kRelu;
+        EXPECT_GT(unrounded_outside, has_slope ? kCount / 2 : kCount / 4);
+      }
+    }
+  }
+}
+
 // An error of g that straddles the clamp may cut the gradient or not: both are within the bound.
 TEST(Bounds, CoverTheJumpAtAClamp) {
   Problem p;

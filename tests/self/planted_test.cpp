@@ -191,6 +191,23 @@ TEST(Planted, AProblemThatIsZeroAnywayIsMistrusted) {
   EXPECT_NE(to_string(c).find("MISTRUSTED"), std::string::npos);
 }
 
+// One NaN in w_down's every row makes all of y NaN, as a kernel that writes nothing would leave it.
+TEST(Planted, AnOutputOfNaNAloneIsMistrusted) {
+  const auto rig = cpu_rig();
+  Computed computed("13x64x96", *rig);
+  for (std::int64_t row = 0; row < 64; ++row) {
+    computed.put(Operand::kWDown, row, 5, std::numeric_limits<double>::quiet_NaN());
+  }
+  computed.compute();
+  const Comparison c = computed.comparison(Operand::kY);
+  EXPECT_EQ(c.failed, 0);
+  EXPECT_EQ(c.nans, c.compared);
+  EXPECT_TRUE(c.mistrusted());
+  EXPECT_NE(to_string(c).find("zeros would pass for 0 of 832 elements, NaN for 832"),
+            std::string::npos)
+      << to_string(c);
+}
+
 TEST(Planted, AnUnwrittenTail) {
   const auto rig = cpu_rig();
   for (const char* text : kCases) {

@@ -4,6 +4,7 @@
 import copy
 import unittest
 from collections.abc import Callable
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +17,12 @@ from transformers.models.phi3 import Phi3Config, modeling_phi3
 from transformers.models.qwen2 import Qwen2Config
 from transformers.models.qwen3 import Qwen3Config
 from transformers.models.smollm3 import SmolLM3Config
+from transformers.models.t5gemma import T5GemmaModuleConfig, modeling_t5gemma
 
 import sluice
+from sluice import proof
 from sluice.nn import GatedMLP
-from sluice.patching import ACTIVATIONS, FAMILIES
+from sluice.patching import ACTIVATIONS
 
 SMALL = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -110,8 +113,8 @@ class Patch(unittest.TestCase):
                 self.assertTrue(torch.equal(model(TOKENS).logits, expected))
                 self.assertNotIn("forward", mlps(model)[0].__dict__)
 
-    def test_the_list_names_classes_and_activations_that_exist(self) -> None:
-        for name in (*FAMILIES, *ACTIVATIONS):
+    def test_the_activations_exist(self) -> None:
+        for name in ACTIVATIONS:
             module, _, attribute = name.rpartition(".")
             imported = __import__(module, fromlist=[attribute])
             self.assertTrue(isinstance(getattr(imported, attribute), type), name)
@@ -204,7 +207,35 @@ class Patch(unittest.TestCase):
                 return super().forward(x) * 2
 
         layer = nn.Sequential(OwnMLP(LlamaConfig(**SMALL)))
-        self.assertRegex(sluice.patch(layer).left["0"], "OwnMLP is not on the list")
+        reason = r"OwnMLP.forward: returns super\(...\).forward\(...\) \* 2"
+        self.assertRegex(sluice.patch(layer).left["0"], reason)
+
+    def test_a_class_that_disagrees_in_numbers_is_left_alone(self) -> None:
+        """Its syntax is the form's; its activation is of a known class and computes something else."""
+        with mock.patch.object(nn.SiLU, "forward", lambda self, x: x.tanh()):
+            model = small_model()
+            for mlp in mlps(model):
+                mlp.act_fn = nn.SiLU()
+            with mock.patch.dict(proof._results, clear=True):
+                with self.assertLogs("sluice", "WARNING") as logs:
+                    result = sluice.patch(model)
+        self.assertEqual((len(result.patched), len(result.left), len(logs.output)), (0, 2, 1))
+        self.assertIn("LlamaMLP is left alone: its result differs from Sluice's by", logs.output[0])
+        self.assertEqual(len(sluice.patch(model, prove=False).patched), 2)
+
+    def test_active_dropout_and_mixed_types_are_left_alone(self) -> None:
+        config = T5GemmaModuleConfig(hidden_size=32, intermediate_size=48, dropout_rate=0.5)
+        mlp, x = modeling_t5gemma.T5GemmaMLP(config).eval(), torch.randn(3, 32)
+        expected = mlp(x)
+        report = sluice.patch(mlp)
+        self.assertEqual(list(report.patched.values()), ["T5GemmaMLP"])
+        with torch.no_grad():
+            torch.testing.assert_close(mlp(x), expected)
+            self.assertFalse(torch.allclose(mlp.train()(x), expected))  # it drops
+        report.undo()
+        self.assertEqual(sluice.patch(mlp).left[""], "dropout is active")
+        mlp.eval().up_proj.bfloat16()
+        self.assertRegex(sluice.patch(mlp).left[""], "up_proj.weight is torch.bfloat16, gate_proj's")
 
     def test_patching_twice_is_told_and_undone_once(self) -> None:
         model = small_model()

@@ -233,6 +233,60 @@ class Layouts(OnDevice):
         for block, whole in zip(grown, flat):
             self.assert_same(block.grad.flatten(0, 1), whole.grad)
 
+    def test_packed_in_every_block_and_order(self) -> None:
+        gate, up = self.mlp.w_gate, self.mlp.w_up
+        for block in (1, 2, 8, 16, 32, 64):
+            for order in ("gate_up", "up_gate"):
+                with self.subTest(block=block, order=order):
+                    packed = ops.pack_gate_up(gate, up, block, order)
+                    views = ops.unpack_gate_up(packed, block, order)
+                    for view, whole in zip(views, (gate, up)):
+                        self.assertEqual(
+                            view.untyped_storage().data_ptr(), packed.untyped_storage().data_ptr()
+                        )
+                        self.assertTrue(torch.equal(view.reshape(whole.shape), whole))
+                        self.assertEqual(view.dim(), 2 if block in (1, 64) else 3)
+                    self.check(*views)
+                    y = ops.mlp(self.x, *views, self.mlp.w_down)
+                    self.assert_same(y, ops.mlp(self.x, gate, up, self.mlp.w_down))
+                    # The planted error: the order swapped.
+                    swapped = ops.unpack_gate_up(packed, block, order)[::-1]
+                    self.assertFalse(torch.equal(ops.gate_up(self.x, *swapped), self.expected))
+
+    def test_packed_rows_are_the_index_formula(self) -> None:
+        for hidden, block, shape in ((6, 3, (5,)), (15, 5, ()), (7, 1, (2, 3)), (12, 12, (1,))):
+            gate, up = self.randn(hidden, *shape), self.randn(hidden, *shape)
+            for order in ("gate_up", "up_gate"):
+                packed = ops.pack_gate_up(gate, up, block, order)
+                for row in range(2 * hidden):
+                    slot, within = divmod(row, block)
+                    source = gate if (slot % 2 == 0) == (order == "gate_up") else up
+                    self.assertTrue(torch.equal(packed[row], source[slot // 2 * block + within]))
+
+    def test_packing_is_differentiable_and_takes_strides(self) -> None:
+        gate = self.randn(8, 6)[:, :3].requires_grad_()
+        up = self.randn(3, 8).t().requires_grad_()
+        packed = ops.pack_gate_up(gate, up, 4, "up_gate")
+        again = [view.flatten(0, 1) for view in ops.unpack_gate_up(packed, 4, "up_gate")]
+        self.assertTrue(torch.equal(again[0], gate) and torch.equal(again[1], up))
+        (again[0] * 2 + again[1] * 3).sum().backward()
+        self.assertTrue(bool((gate.grad == 2).all() and (up.grad == 3).all()))
+
+    def test_packing_refuses_by_name(self) -> None:
+        w = self.randn(12, 4)
+        for call, message in (
+            (lambda: ops.pack_gate_up(w, w[:6], 2), r"up: got \[6, 4\] .*wanted .*\[12, 4\]"),
+            (lambda: ops.pack_gate_up(w, w.half(), 2), "up: got .*float16, wanted"),
+            (lambda: ops.pack_gate_up(w, w, 5), "block: got 5, wanted a divisor of H = 12"),
+            (lambda: ops.pack_gate_up(w, w, 0), "block: got 0"),
+            (lambda: ops.pack_gate_up(w, w, 2, "gate"), "order: got 'gate', wanted one of gate_up"),
+            (lambda: ops.unpack_gate_up(w[:5], 1), r"w: got \[5, 4\], wanted 2H rows"),
+            (lambda: ops.unpack_gate_up(w, 4), "block: got 4, wanted a divisor of H = 6"),
+            (lambda: ops.unpack_gate_up(w, 2, "up"), "order: got 'up'"),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                call()
+
     def test_padded_and_broadcast_tokens_and_odd_addresses(self) -> None:
         padded = self.x.new_empty(5, 64)[:, :48].copy_(self.x)
         self.assert_same(ops.gate_up(padded, *self.mlp.gate_up()), self.expected)
@@ -261,6 +315,7 @@ class Outputs(OnDevice):
             ("down", (h, weights.w_down, weights.b_down), ("out",)),
             ("mlp", (x, *weights.mlp()), ("out",)),
             ("norm_mlp", (x, dy[0], *weights.mlp()[:3], dy), ("out", "x_sum")),
+            ("norm", (x, dy[0], dy), ("out", "x_sum")),
             ("gate_mul", (g, u), ("out",)),
             ("gate_mul_grad", (dh, g, u), ("dg", "du")),
             ("gate_up_grad", (dy, weights.w_down, g, u), ("dg", "du", "h")),
@@ -307,7 +362,7 @@ class Errors(OnDevice):
         for wrong, message in (
             (lambda: ops.mlp(x, w_gate, w_up[:-1], w_down), r"^w_up: expected shape \[40, 24\]"),
             (lambda: ops.mlp(x[:, 1:], w_gate, w_up, w_down), r"^w_gate: expected shape \[40, 23\]"),
-            (lambda: ops.mlp(x, w_gate, w_up, w_down.T), "^w_down: expected a contiguous last"),
+            (lambda: ops.mlp(x, w_gate, w_up, w_down.T), r"^w_down: expected shape \[24, 40\]"),
             (lambda: ops.mlp(x, w_gate, w_up.half(), w_down), "^w_up: expected fp32, got fp16"),
             (lambda: ops.mlp(x, w_gate, w_up, w_down, b_gate), "^b_up: got null"),
             (lambda: ops.mlp(x, w_gate, w_up, w_down, b_gate[1:], b_up), "^b_gate: expected shape"),
@@ -316,12 +371,11 @@ class Errors(OnDevice):
             (lambda: ops.norm_mlp(x, x[0], w_gate, w_up, w_down, x[1:]), "^x_residual: expected sh"),
             (lambda: ops.norm_mlp(x, x[0], w_gate, w_up, w_down, eps=0.0), "^norm.eps: got 0"),
             (lambda: ops.mlp(x.int(), w_gate, w_up, w_down), "^x: expected bfloat16, float16"),
+            (lambda: ops.mlp(x, w_gate, None, w_down), "^w_up: got none"),
+            (lambda: ops.gate_up(x, w_gate, w_up, gate=Gate(limit=-math.inf)), "^gate.limit: got -inf"),
             (lambda: ops.mlp(x[0, 0], w_gate, w_up, w_down), "^x: expected at least one dimension"),
             (lambda: ops.mlp(x.view([1] * 98 + [5, 24]), w_gate, w_up, w_down),
              "^x: expected at most 64 dimensions, got 100"),
-            (lambda: ops.gate_up(x, w_gate, torch.cat([w_up, w_up], 1)[:, :24]), "^w_up: .*strides"),
-            (lambda: ops.gate_up(x.T, w_gate, w_up), "^x: expected a contiguous last dimension"),
-            (lambda: ops.gate_up(x.view(5, 2, 12).transpose(0, 1), w_gate, w_up), "^x: its leading"),
             (lambda: ops.gate_mul(x, x[:3]), r"^u: expected shape \[5, 24\], got \[3, 24\]"),
             (lambda: RAW.gate_mul(x, x, 99), "^gate.activation: got 99"),
             (lambda: RAW.gate_mul(x, x, -1), "^activation: got -1"),
@@ -366,9 +420,14 @@ def everything(device: str) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]
         (RAW.norm_mlp.default, (x, norm_weight, *plain[:3], dy, *plain[3:], 1e-5, 1.0, True), {}),
         (RAW.norm_mlp.out, (x, norm_weight, *plain[:3], dy),
          {"out": narrow, "x_sum": torch.empty_like(x)}),
+        (RAW.norm.default, (x, norm_weight), {}),
+        (RAW.norm.default, (x, norm_weight, dy, 1e-5, 1.0), {}),
+        (RAW.norm.out, (x, norm_weight, dy), {"out": narrow, "x_sum": torch.empty_like(x)}),
         (RAW.gate_mul.default, (g.clone().requires_grad_(), u), {}),
+        (RAW.gate_mul.default, (g.clone().requires_grad_(), u, *gate, True), {}),
         (RAW.gate_mul.out, (g, u), {"out": wide}),
         (RAW.gate_mul_grad.default, (dh, g, u), {}),
+        (RAW.gate_mul_grad.default, (dh, g, u, *gate, True), {}),
         (RAW.gate_mul_grad.out, (dh, g, u), {"dg": wide, "du": torch.empty_like(wide)}),
         (RAW.gate_up_grad.default, (dy, weights.w_down, g, u), {}),
         (RAW.gate_up_grad.out, (dy, weights.w_down, g, u),

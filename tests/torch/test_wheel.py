@@ -10,6 +10,7 @@ import unittest
 from pathlib import Path
 
 import sluice
+from sluice import capi
 
 PACKAGE = Path(sluice.__file__).parent
 SITE = PACKAGE.parent
@@ -92,7 +93,7 @@ class Wheel(unittest.TestCase):
             self.assertIn("1 measured", tuned.stdout)
             head, line = table.read_text(encoding="utf-8").splitlines()
             fields = line.split("\t")
-            fields[4:6] = "cpu.reference", "cpu.reference.fp64"
+            fields[4:6] = "cpu.reference", "mlp=fp64"
             body = "\t".join(fields[:-1]) + "\t"
             table.write_text(f"{head}\n{body}{fnv1a(body):016x}\n", encoding="utf-8")
             plain, measured = result(None), result(table)
@@ -137,7 +138,7 @@ class Wheel(unittest.TestCase):
         binaries = [PACKAGE / "bin" / "sluice", *(PACKAGE / "lib").iterdir()]
         self.assertEqual(
             sorted(path.name for path in binaries),
-            ["libsluice.so.0", "sluice", "sluice_torch.so"],
+            [capi.LIBRARY, "libsluice_verify.so", "sluice", "sluice_jax.so", "sluice_torch.so"],
         )
         for binary in binaries:
             self.assertNotIn(os.fsencode(SOURCE) + b"/", binary.read_bytes(), binary.name)

@@ -38,9 +38,9 @@ class CScheduler : public testing::Test {
   // A cache with one line for 16 tokens.
   std::string cache() {
     return folder.write(
-        "cache", std::string(kHeader) +
-                     line_of(entry_of(mlp(16), cpu_device(), "cpu.simd", "cpu.simd.emulated"),
-                             cpu_device()));
+        "cache",
+        std::string(kHeader) +
+            line_of(entry_of(mlp(16), cpu_device(), "cpu.simd", "mlp=emulated"), cpu_device()));
   }
 
   sluice_device cpu{};
@@ -65,7 +65,7 @@ TEST_F(CScheduler, LoadsPlansExplainsAndSaves) {
   sluice_plan plan;
   sluice_problem problem = c_mlp(16);
   ASSERT_EQ(sluice_plan_init(&plan, &problem, &cpu, &options, &error), SLUICE_OK) << error.message;
-  EXPECT_STREQ(sluice_plan_config(&plan), "cpu.simd.emulated");
+  EXPECT_STREQ(sluice_plan_config(&plan), "mlp=emulated");
   EXPECT_EQ(sluice_plan_source(&plan), SLUICE_TUNE_TABLE);
   problem = c_mlp(20);
   ASSERT_EQ(sluice_plan_init(&plan, &problem, &cpu, &options, &error), SLUICE_OK);
@@ -92,7 +92,7 @@ TEST_F(CScheduler, FindIsACallbackOfItsOwn) {
   sluice_problem problem = c_mlp(16);
   EXPECT_EQ(sluice_scheduler_find(scheduler, &problem, &cpu, &choice), 1);
   EXPECT_STREQ(choice.variant, "cpu.simd");
-  EXPECT_STREQ(choice.config, "cpu.simd.emulated");
+  EXPECT_STREQ(choice.config, "mlp=emulated");
   problem.m = 1000;
   EXPECT_EQ(sluice_scheduler_find(scheduler, &problem, &cpu, &choice), 0);
   problem.m = -1;
@@ -121,6 +121,20 @@ TEST_F(CScheduler, Tunes) {
                                   sizeof(report), &error),
             SLUICE_OK);
   EXPECT_EQ(report.known, 2);
+}
+
+TEST_F(CScheduler, AFlagIsZeroOrOne) {
+  sluice_tune_options options{};
+  options.struct_size = sizeof(options);
+  for (const std::int32_t again : {2, -1, 256}) {
+    options.again = again;
+    EXPECT_EQ(sluice_scheduler_tune(scheduler, nullptr, 0, &options, nullptr, 0, &error),
+              SLUICE_INVALID_ARGUMENT);
+    EXPECT_EQ(std::string(error.message),
+              "again: got " + std::to_string(again) + ", wanted 0 to 1");
+  }
+  options.again = 1;
+  EXPECT_EQ(sluice_scheduler_tune(scheduler, nullptr, 0, &options, nullptr, 0, &error), SLUICE_OK);
 }
 
 // A caller of a later version has larger structs; what this one does not know is zero.

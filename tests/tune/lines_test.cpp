@@ -17,7 +17,7 @@ using tests::line_of;
 using tests::mlp;
 
 std::string sample_line() {
-  return line_of(entry_of(mlp(16), cpu_device(), "cpu.simd", "cpu.simd.avx2"), cpu_device());
+  return line_of(entry_of(mlp(16), cpu_device(), "cpu.simd", "mlp=avx2"), cpu_device());
 }
 
 // Without its line break.
@@ -34,7 +34,7 @@ TEST(Lines, RoundTrip) {
   EXPECT_EQ(line->build, build_text());
   EXPECT_EQ(line->entry.key, key_of(mlp(16), cpu_device()));
   EXPECT_STREQ(line->entry.variant, "cpu.simd");
-  EXPECT_STREQ(line->entry.config, "cpu.simd.avx2");
+  EXPECT_STREQ(line->entry.config, "mlp=avx2");
   EXPECT_EQ(line->entry.time_ns, 82300);
   EXPECT_EQ(line->entry.noise_ns, 120);
   EXPECT_EQ(line->entry.untuned_ns, 90100);
@@ -87,6 +87,9 @@ TEST(Lines, NoOtherSpellingIsTrusted) {
   EXPECT_FALSE(accepted("cpu.simd\t", "cpu simd\t"));
   EXPECT_FALSE(accepted("cpu.simd\t", std::string(kMaxName, 'x') + "\t")) << "too long a name";
   EXPECT_TRUE(accepted("cpu.simd\t", std::string(kMaxName - 1, 'x') + "\t"));
+  EXPECT_FALSE(accepted("mlp=avx2\t", std::string(kMaxConfig, 'x') + "\t")) << "too long a config";
+  EXPECT_TRUE(accepted("mlp=avx2\t", std::string(kMaxConfig - 1, 'x') + "\t"));
+  EXPECT_FALSE(accepted("mlp=avx2\t", "\t")) << "no config";
   EXPECT_FALSE(accepted("cpu.simd\t", "cpu.simd\t\t")) << "one field more";
 }
 
@@ -94,12 +97,35 @@ TEST(Lines, OnlyThisVersionsHeaderPasses) {
   EXPECT_TRUE(check_header("", "f"));
   EXPECT_TRUE(check_header(kHeader, "f"));
   EXPECT_TRUE(check_header(std::string(kHeader) + sample_line(), "f"));
-  EXPECT_TRUE(test::refuses(check_header("sluice tune 2\n", "f"),
+  EXPECT_TRUE(test::refuses(check_header("sluice tune 1\n", "f"),
                             "f: a tuning table of another version, wanted one that begins with "
-                            "\"sluice tune 1\""));
-  EXPECT_TRUE(test::refuses(check_header("sluice tune 1", "f"), "another version"));
+                            "\"sluice tune 2\""));
+  EXPECT_TRUE(test::refuses(check_header("sluice tune 2", "f"), "another version"));
   EXPECT_TRUE(test::refuses(check_header("# notes\n", "f"), "f: no tuning table"));
   EXPECT_TRUE(test::refuses(check_header(std::string("\0\0", 2), "f"), "no tuning table"));
+}
+
+// A rank of cuBLASLt's list above the first, in any step, holds for the version that the line
+// names.
+TEST(Lines, LaterRanksHoldForTheirCublasLt) {
+  Device measured = tests::gpu();
+  measured.cublaslt_version = 130100;
+  struct Row {
+    const char* config;
+    bool later_rank;
+  };
+  for (const Row& row : {Row{"down=lt0", false}, Row{"down=lt3", true}, Row{"down=lt12", true},
+                         Row{"gate_up=pp64x256c1g8,down=lt1", true},
+                         Row{"input_grad=lt0,weight_grad=lt2,weight_grad_down=lt0", true},
+                         Row{"input_grad=lt0,weight_grad=lt0", false}, Row{"down=lt", false},
+                         Row{"down=lt1x", false}, Row{"down=belt1", false}, Row{"lt1", false}}) {
+    const std::string text =
+        line_of(entry_of(mlp(16), measured, "cuda.sm90", row.config), measured);
+    const auto line = parse_line(body(text));
+    ASSERT_TRUE(line) << text;
+    EXPECT_TRUE(config_holds(*line, measured)) << row.config;
+    EXPECT_EQ(config_holds(*line, tests::gpu()), !row.later_rank) << row.config;
+  }
 }
 
 TEST(Lines, AreWalkedInOrder) {

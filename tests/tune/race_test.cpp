@@ -146,10 +146,83 @@ TEST(Race, TheBudgetLeavesThreeRounds) {
 TEST(Race, TheDeadlineEndsIt) {
   Field field({100, 100}, 0);
   const RaceResult result = field.run({.deadline_us = 350});
-  EXPECT_FALSE(result.finished);
+  EXPECT_TRUE(result.finished);
+  EXPECT_FALSE(result.settled);
   EXPECT_EQ(field.taken[0] + field.taken[1], 4) << "no sample begins after the deadline";
-  Field late({100, 100}, 0.1);
-  EXPECT_TRUE(late.run({.deadline_us = 1000}).finished) << "three rounds are a result";
+  Field none({100, 100}, 0);
+  EXPECT_FALSE(none.run({.deadline_us = 100}).finished) << "nothing was compared";
+  EXPECT_FALSE(none.run({.warm_up_us = 100, .deadline_us = 100}).finished);
+  Field alone({100}, 0);
+  EXPECT_TRUE(alone.run({.deadline_us = 100}).finished);
+}
+
+// Time ends before the first round. Who leads clearly has been sampled in turn with the first.
+TEST(Race, WhoLeadsAtTheDeadlineWins) {
+  Field field({100, 95, 80, 5000}, 0);
+  const RaceResult result = field.run({.deadline_us = 5400});
+  EXPECT_TRUE(result.finished);
+  EXPECT_FALSE(result.settled);
+  EXPECT_EQ(result.winner, 2U);
+  EXPECT_EQ(field.order, (std::vector<std::size_t>{0, 1, 2, 0, 2, 3}));
+  // Within a tenth, few samples are no reason to leave the first.
+  EXPECT_EQ(Field({100, 95}, 0).run({.deadline_us = 350}).winner, 0U);
+  EXPECT_EQ(Field({100, 85}, 0).run({.deadline_us = 350}).winner, 1U);
+  // What was not timed does not win by a time of 0.
+  EXPECT_EQ(Field({100, 120, 50}, 0).run({.deadline_us = 150}).winner, 0U);
+}
+
+// A lucky first sample wins nothing, however little time there is: the pair that follows decides.
+TEST(Race, ANoisyTieKeepsTheFirst) {
+  Field lucky({100, 100}, 0);
+  lucky.factor = [](std::size_t at) { return at == 1 ? 0.5 : 1.0; };
+  const RaceResult result = lucky.run({.deadline_us = 300});
+  EXPECT_EQ(lucky.order, (std::vector<std::size_t>{0, 1, 0, 1}));
+  EXPECT_TRUE(result.finished);
+  EXPECT_EQ(result.winner, 0U);
+  int left = 0;
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    const double deadline_us = 250 + 5 * seed;
+    left += Field({100, 100, 100, 100}, 0.01, seed).run({.deadline_us = deadline_us}).winner > 0;
+  }
+  EXPECT_LE(left, 200 * 6 * 0.023) << "three rivals, two standard errors, looked at twice";
+}
+
+// Sixty candidates by falling promise and time for a few: half of it goes into first samples, the
+// rest into rounds of the fastest.
+TEST(Race, LittleTimeIsForThePromising) {
+  std::vector<double> truth = {100, 105, 85, 130};
+  for (int i = 0; i < 60; ++i) truth.push_back(140 + i);
+  for (const bool is_deadline : {false, true}) {
+    Field field(truth, 0.001);
+    RaceOptions options;
+    (is_deadline ? options.deadline_us : options.budget_us) = 2000;
+    const RaceResult result = field.run(options);
+    EXPECT_EQ(result.winner, 2U);
+    EXPECT_TRUE(result.finished);
+    EXPECT_FALSE(result.settled) << "others were left out";
+    EXPECT_GE(field.taken[0], 4);
+    EXPECT_GE(field.taken[2], 4);
+    EXPECT_EQ(field.taken[5], 1);
+    EXPECT_EQ(result.lanes[5].state, LaneState::kLeftOut);
+    EXPECT_EQ(field.taken.back(), 0) << "there was no time for it";
+    double us = 0;
+    for (std::size_t i = 0; i < truth.size(); ++i) us += truth[i] * field.taken[i];
+    EXPECT_LE(us, 2000 + 200);
+  }
+}
+
+TEST(Race, WhatIsTenTimesSlowerIsTimedOnce) {
+  Field field({1e4, 9e3, 19e3, 530e3}, 0.002);
+  const RaceResult result = field.run();
+  EXPECT_EQ(result.winner, 1U);
+  EXPECT_EQ(field.taken[3], 1);
+  EXPECT_EQ(result.lanes[3].state, LaneState::kHopeless);
+  EXPECT_EQ(result.lanes[3].time.samples, 1U);
+  EXPECT_EQ(field.taken[2], 2) << "twice as slow may have been interrupted";
+  // A first sample that loads code is no such thing.
+  Field loading({100, 90}, 0);
+  loading.factor = [](std::size_t at) { return at == 1 ? 100.0 : 1.0; };
+  EXPECT_EQ(loading.run().winner, 1U);
 }
 
 TEST(Race, WarmsUpTheFirst) {

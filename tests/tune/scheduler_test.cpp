@@ -51,7 +51,7 @@ using tests::gpu;
 using tests::line_of;
 using tests::mlp;
 
-constexpr const char* kConfig = "cpu.simd.emulated";  // on every CPU, and never plan()'s own choice
+constexpr const char* kConfig = "mlp=emulated";  // on every CPU, and never plan()'s own choice
 
 TuneOptions small() { return {.max_seconds = 10, .max_memory_bytes = 1 << 20}; }
 
@@ -80,7 +80,7 @@ TEST(Scheduler, TunesOnTheCpuAtHand) {
     const auto made = plan(problems[i], cpu, {.tune = &scheduler});
     ASSERT_TRUE(test::succeeds(made));
     EXPECT_EQ(made->source, ChoiceSource::kTuneTable);
-    EXPECT_STREQ(made->config.name, outcome.choice.config);
+    EXPECT_EQ(made->config_name(), outcome.choice.config);
   }
 }
 
@@ -116,10 +116,10 @@ TEST(Scheduler, SavesAndLoads) {
   ASSERT_TRUE(second.load(copy.c_str()));
   for (const Scheduler* scheduler : {&first, &second}) {
     const auto exact = plan(mlp(16), cpu_device(), {.tune = scheduler}).value();
-    EXPECT_STREQ(exact.config.name, kConfig);
+    EXPECT_EQ(exact.config_name(), kConfig);
     EXPECT_EQ(exact.source, ChoiceSource::kTuneTable);
     const auto near = plan(mlp(20), cpu_device(), {.tune = scheduler}).value();
-    EXPECT_STREQ(near.config.name, kConfig);
+    EXPECT_EQ(near.config_name(), kConfig);
     EXPECT_EQ(near.source, ChoiceSource::kNearestEntry);
     const auto far = plan(mlp(64), cpu_device(), {.tune = scheduler}).value();
     EXPECT_EQ(far.source, ChoiceSource::kHeuristic);
@@ -137,7 +137,7 @@ TEST(Scheduler, ExplainsWhereAChoiceCameFrom) {
   EXPECT_STREQ(to_string(near.source), "nearest entry");
   EXPECT_THAT(near.entry, HasSubstr("for 16x64x96"));
   const Explanation forced =
-      explain(mlp(16), cpu_device(), {.config = "cpu.reference.fp64", .tune = &scheduler});
+      explain(mlp(16), cpu_device(), {.config = "mlp=fp64", .tune = &scheduler});
   EXPECT_EQ(forced.source, ChoiceSource::kForced);
   EXPECT_EQ(forced.entry, "");
   EXPECT_EQ(explain(mlp(1), cpu_device(), {.tune = &scheduler}).entry, "");
@@ -213,9 +213,10 @@ TEST(Load, RefusesWhatIsNoCache) {
   const Folder folder;
   Scheduler scheduler(cpu_device());
   EXPECT_TRUE(test::refuses(scheduler.load(folder.write("a", "{}").c_str()), "no tuning table"));
-  EXPECT_TRUE(test::refuses(scheduler.load(folder.write("b", "sluice tune 2\n").c_str()),
+  EXPECT_TRUE(test::refuses(scheduler.load(folder.write("b", "sluice tune 1\n").c_str()),
                             "another version"));
-  EXPECT_TRUE(test::refuses(scheduler.load(folder.path("").c_str()), "no file of at most"));
+  EXPECT_TRUE(test::refuses(scheduler.load(folder.path("").c_str()),
+                            "is a directory, wanted a regular file"));
   EXPECT_TRUE(test::refuses(scheduler.load(nullptr), "path: got null"));
 }
 
@@ -254,13 +255,13 @@ TEST(Save, KeepsTheEntriesOfOthersAndItsOwnReplaceOlder) {
   const std::string text = content_of(path);
   EXPECT_EQ(text, std::string(kHeader) + foreign + other +
                       line_of(entry_of(mlp(16), cpu, "cpu.simd", kConfig), cpu));
-  EXPECT_EQ(folder.files(), 3U) << "cache, mine and the lock; nothing is left beside";
+  EXPECT_EQ(folder.files(), 2U) << "cache and mine; nothing is left beside";
 }
 
 TEST(Save, LeavesWhatIsNoCacheAsItIs) {
   const Folder folder;
   const Scheduler scheduler(cpu_device());
-  for (const char* text : {"my thesis\n", "sluice tune 2\nnewer\n"}) {
+  for (const char* text : {"my thesis\n", "sluice tune 1\nolder\n", "sluice tune 3\nnewer\n"}) {
     const std::string path = folder.write("file", text);
     EXPECT_TRUE(test::refuses(scheduler.save(path.c_str()), path));
     EXPECT_EQ(content_of(path), text);
@@ -279,7 +280,7 @@ TEST(Plan, NoTableSelectsWhatIsNotSupported) {
     return static_cast<int>(random() % static_cast<unsigned>(count));
   };
   const std::vector<const char*> variants = {"cpu.simd", "cpu.reference", "cuda.sm90", "cpu.none"};
-  const std::vector<const char*> configs = {kConfig, "cpu.simd.avx2", "cpu.reference.fp64", "none"};
+  const std::vector<const char*> words = {"emulated", "avx2", "fp64", "none"};
   int tuned = 0;
   for (int round = 0; round < 20; ++round) {
     std::string text(kHeader);
@@ -287,12 +288,14 @@ TEST(Plan, NoTableSelectsWhatIsNotSupported) {
     while (problems.size() < 40) {
       Problem p = mlp(1 + pick(40), 32 * (1 + pick(4)), 32 * (1 + pick(4)));
       p.op = static_cast<Op>(pick(kOpCount));
+      p.norm.enabled = p.op == Op::kNorm;
       p.x_dtype = p.y_dtype = static_cast<DType>(pick(kFloatDTypeCount));
       p.w_dtype = pick(2) == 0 ? p.x_dtype : static_cast<DType>(pick(kDTypeCount));
       if (!validate(p)) continue;
       problems.push_back(p);
-      text += line_of(entry_of(p, cpu, variants[static_cast<std::size_t>(pick(4))],
-                               configs[static_cast<std::size_t>(pick(4))]),
+      const std::string config =
+          std::string(to_string(p.op)) + "=" + words[static_cast<std::size_t>(pick(4))];
+      text += line_of(entry_of(p, cpu, variants[static_cast<std::size_t>(pick(4))], config.c_str()),
                       cpu);
     }
     Scheduler scheduler(cpu);
@@ -303,8 +306,8 @@ TEST(Plan, NoTableSelectsWhatIsNotSupported) {
       const auto without = plan(p, cpu);
       ASSERT_EQ(made.has_value(), without.has_value()) << to_string(p);
       if (!made) continue;
-      const auto same =
-          plan(p, cpu, {.variant = made->variant_name(), .config = made->config.name});
+      const std::string config = made->config_name();
+      const auto same = plan(p, cpu, {.variant = made->variant_name(), .config = config.c_str()});
       EXPECT_TRUE(test::succeeds(same)) << to_string(p);
       tuned += made->source == ChoiceSource::kHeuristic ? 0 : 1;
     }
@@ -318,11 +321,13 @@ TEST(Load, CublasLtsVersionDecidesForItsLaterRanksAlone) {
   Device measured = gpu();
   measured.cublaslt_version = 130100;
   const std::string rank =
-      line_of(entry_of(mlp(96), gpu(), "lt", "mlp.pp64x256c1g8+lt3"), measured);
+      line_of(entry_of(mlp(96), gpu(), "cuda.sm90", "gate_up=pp64x256c1g8,down=lt3"), measured);
   const std::string text =
       std::string(kHeader) + rank +
-      line_of(entry_of(mlp(80), gpu(), "lt", "mlp.pp64x256c1g8+lt0"), measured) +
-      line_of(entry_of(mlp(16), gpu(), "own", "mlp.t16r32k512s4"), measured);
+      line_of(entry_of(mlp(80), gpu(), "cuda.sm90", "gate_up=pp64x256c1g8,down=lt0"), measured) +
+      line_of(
+          entry_of(mlp(16), gpu(), "cuda.sm90_decode", "gate_up=t16r32k512s4,down=t16r32k512s4"),
+          measured);
   for (const int version : {130100, 120901, 0}) {
     const Folder folder;
     const std::string path = folder.write("cache", text);
@@ -357,7 +362,7 @@ TEST(Shipped, TablesServeAnyBuildAndDriverOfTheirDevice) {
   newer.driver_version = 14000;
   Table other;
   EXPECT_EQ(add_shipped(text, newer, other), 1U);
-  EXPECT_EQ(add_shipped("sluice tune 2\n", cpu, other), 0U);
+  EXPECT_EQ(add_shipped("sluice tune 1\n", cpu, other), 0U);
   EXPECT_EQ(add_shipped("", cpu, other), 0U);
 }
 
@@ -368,10 +373,12 @@ TEST(Shipped, LaterRanksHoldForTheirCublasLt) {
   measured.cublaslt_version = 130100;
   const std::string text =
       std::string(kHeader) +
-      line_of(entry_of(mlp(96), gpu(), "lt", "mlp.pp64x256c1g8+lt3"), measured) +
-      line_of(entry_of(mlp(80), gpu(), "lt", "mlp.pp64x256c1g8+lt0"), measured) +
-      line_of(entry_of(mlp(16), gpu(), "own", "mlp.t16r32k512s4"), measured) +
-      line_of(entry_of(mlp(72), gpu(), "lt", "mlp.pp64x256c1g8+lt1"), gpu());
+      line_of(entry_of(mlp(96), gpu(), "cuda.sm90", "gate_up=pp64x256c1g8,down=lt3"), measured) +
+      line_of(entry_of(mlp(80), gpu(), "cuda.sm90", "gate_up=pp64x256c1g8,down=lt0"), measured) +
+      line_of(
+          entry_of(mlp(16), gpu(), "cuda.sm90_decode", "gate_up=t16r32k512s4,down=t16r32k512s4"),
+          measured) +
+      line_of(entry_of(mlp(72), gpu(), "cuda.sm90", "gate_up=pp64x256c1g8,down=lt1"), gpu());
   const auto configs = [&](int version) {
     Device device = gpu();
     device.cublaslt_version = version;
@@ -383,11 +390,12 @@ TEST(Shipped, LaterRanksHoldForTheirCublasLt) {
     }
     return found;
   };
-  const std::vector<std::string> always = {"mlp.pp64x256c1g8+lt0", "mlp.t16r32k512s4"};
+  const std::string first = "gate_up=pp64x256c1g8,down=lt0";
+  const std::string own = "gate_up=t16r32k512s4,down=t16r32k512s4";
   using testing::ElementsAre;
-  EXPECT_THAT(configs(130100), ElementsAre("mlp.pp64x256c1g8+lt3", always[0], always[1], ""));
-  EXPECT_THAT(configs(120901), ElementsAre("", always[0], always[1], ""));
-  EXPECT_THAT(configs(0), ElementsAre("", always[0], always[1], "mlp.pp64x256c1g8+lt1"));
+  EXPECT_THAT(configs(130100), ElementsAre("gate_up=pp64x256c1g8,down=lt3", first, own, ""));
+  EXPECT_THAT(configs(120901), ElementsAre("", first, own, ""));
+  EXPECT_THAT(configs(0), ElementsAre("", first, own, "gate_up=pp64x256c1g8,down=lt1"));
 }
 
 // Every table that ships is whole: each line is read, and names a variant of this library.
@@ -426,10 +434,11 @@ int shipped_choices(Device device) {
       EXPECT_EQ(made->source, ChoiceSource::kShippedTable) << line_text;
       EXPECT_STREQ(made->variant_name(), line->entry.variant);
       const std::string named = line->entry.config;
-      const bool later_rank = named.rfind("lt") == named.size() - 3 && named.back() != '0';
-      EXPECT_EQ(made->config.name, version == 0 && later_rank
-                                       ? config_names(made->variant_name(), problem, device).front()
-                                       : named);
+      const bool later_rank = named.find("=lt") == named.size() - 4 && named.back() != '0';
+      EXPECT_EQ(made->config_name(),
+                version == 0 && later_rank
+                    ? config_names(made->variant_name(), problem, device).front()
+                    : named);
     });
   });
   return choices;
@@ -492,8 +501,7 @@ TEST(Find, AllocatesNothing) {
 TEST(Find, MayRunBesideWriters) {
   const Folder folder;
   const std::string one = folder.write("one", cache_of(mlp(16)));
-  const std::string two =
-      folder.write("two", cache_of(mlp(16), "cpu.reference", "cpu.reference.fp64"));
+  const std::string two = folder.write("two", cache_of(mlp(16), "cpu.reference", "mlp=fp64"));
   Scheduler scheduler(cpu_device());
   ASSERT_TRUE(scheduler.load(one.c_str()));
   std::thread writer([&] {
@@ -505,7 +513,7 @@ TEST(Find, MayRunBesideWriters) {
     const auto found = scheduler.find(mlp(16), cpu_device());
     ASSERT_TRUE(found.has_value());
     const std::string config = found->config;
-    EXPECT_TRUE(config == kConfig || config == "cpu.reference.fp64") << config;
+    EXPECT_TRUE(config == kConfig || config == "mlp=fp64") << config;
   }
   writer.join();
 }

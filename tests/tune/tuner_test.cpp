@@ -38,18 +38,18 @@ class FakeBench final : public Bench {
   }
   Status prepare(std::span<const Plan> plans) override {
     for (const Plan& plan : plans) {
-      if (plan.config.name == unready) return make_error(ErrorCode::kUnsupported, "no algorithm");
+      if (plan.config_name() == unready) return make_error(ErrorCode::kUnsupported, "no algorithm");
     }
     plans_.assign(plans.begin(), plans.end());
     std::set<std::string> names;
-    for (const Plan& plan : plans) names.insert(plan.config.name);
+    for (const Plan& plan : plans) names.insert(plan.config_name());
     prepared.emplace_back(plans.front().problem.m, names);
     return {};
   }
   Expected<double> pass_us(std::size_t index) override {
     const Plan& plan = plans_[index];
-    if (plan.config.name == broken) return make_error(ErrorCode::kDevice, "on fire");
-    const double us = run_us_(plan.config.name, plan.problem.m) * 3;
+    if (plan.config_name() == broken) return make_error(ErrorCode::kDevice, "on fire");
+    const double us = run_us_(plan.config_name(), plan.problem.m) * 3;
     seconds_ += us * 1e-6;
     return us;
   }
@@ -100,19 +100,19 @@ std::vector<Problem> mlps(std::initializer_list<std::int64_t> tokens) {
 // avx2 is the fastest, plan()'s own choice (avx512) the second, emulated far behind.
 double avx2_wins(const std::string& config, std::int64_t m) {
   const double base = 100 * static_cast<double>(m);
-  return config == "cpu.simd.avx2" ? 0.9 * base : config == "cpu.simd.avx512" ? base : 20 * base;
+  return config == "mlp=avx2" ? 0.9 * base : config == "mlp=avx512" ? base : 20 * base;
 }
 
 TEST(Candidates, AreEveryConfigButThoseForChecking) {
-  const auto plans = candidates_of(mlp(4), cpu(), 0);
+  const auto plans = candidates(mlp(4), cpu());
   ASSERT_TRUE(plans);
   std::vector<std::string> names;
-  for (const Plan& plan : *plans) names.emplace_back(plan.config.name);
-  EXPECT_THAT(names, ElementsAre("cpu.simd.avx512", "cpu.simd.avx2", "cpu.simd.emulated"));
-  EXPECT_EQ(candidates_of(mlp(4), cpu(), 3).value().front().threads, 3);
+  for (const Plan& plan : *plans) names.emplace_back(plan.config_name());
+  EXPECT_THAT(names, ElementsAre("mlp=avx512", "mlp=avx2", "mlp=emulated"));
+  EXPECT_EQ(candidates(mlp(4), cpu(), {.threads = 3}).value().front().threads, 3);
   Problem fp64 = mlp(4);
   fp64.x_dtype = fp64.w_dtype = fp64.y_dtype = DType::kF64;
-  const auto only = candidates_of(fp64, cpu(), 0);
+  const auto only = candidates(fp64, cpu());
   ASSERT_TRUE(only);
   ASSERT_EQ(only->size(), 1U);
   EXPECT_STREQ(only->front().variant_name(), "cpu.reference");
@@ -143,20 +143,20 @@ TEST(Tuner, EntersTheFastest) {
   for (const TuneOutcome& outcome : tuned.outcomes) {
     EXPECT_EQ(outcome.state, TuneState::kMeasured);
     EXPECT_STREQ(outcome.choice.variant, "cpu.simd");
-    EXPECT_STREQ(outcome.choice.config, "cpu.simd.avx2");
+    EXPECT_STREQ(outcome.choice.config, "mlp=avx2");
     EXPECT_TRUE(outcome.settled);
   }
   EXPECT_EQ(tuned.outcomes[0].problem.m, 4) << "in the order given";
   EXPECT_DOUBLE_EQ(tuned.outcomes[0].choice.us, 360);
   EXPECT_DOUBLE_EQ(tuned.outcomes[0].choice.untuned_us, 400);
   ASSERT_EQ(tuned.outcomes[0].times.size(), 3U);
-  EXPECT_STREQ(tuned.outcomes[0].times[0].config, "cpu.simd.avx512") << "the untuned one first";
+  EXPECT_STREQ(tuned.outcomes[0].times[0].config, "mlp=avx512") << "the untuned one first";
   EXPECT_DOUBLE_EQ(tuned.outcomes[0].times[1].us, 360);
   EXPECT_STREQ(tuned.outcomes[0].times[2].variant, "cpu.simd");
   EXPECT_EQ(tuned.outcomes[0].times[2].samples, 1) << "hopeless";
   const Entry* entry = tuned.table.exact(key_of(mlp(1), cpu()));
   ASSERT_NE(entry, nullptr);
-  EXPECT_STREQ(entry->config, "cpu.simd.avx2");
+  EXPECT_STREQ(entry->config, "mlp=avx2");
   EXPECT_EQ(entry->time_ns, 90000);
   EXPECT_EQ(entry->untuned_ns, 100000);
   EXPECT_THAT(bench.set_ups, ElementsAre(4)) << "one set-up a shape, for its largest m";
@@ -173,11 +173,11 @@ TEST(Tuner, KeysHoldTheThreadsOfThePlan) {
 
 TEST(Tuner, ACandidateThatCannotBeMadeReadyIsLeftOut) {
   FakeBench bench(avx2_wins);
-  bench.unready = "cpu.simd.avx2";
+  bench.unready = "mlp=avx2";
   const Tuned tuned = tune(bench, mlps({2}));
   ASSERT_EQ(tuned.outcomes.size(), 1U);
   EXPECT_EQ(tuned.outcomes[0].state, TuneState::kMeasured);
-  EXPECT_STREQ(tuned.outcomes[0].choice.config, "cpu.simd.avx512");
+  EXPECT_STREQ(tuned.outcomes[0].choice.config, "mlp=avx512");
 }
 
 TEST(Tuner, KnownProblemsAreNotMeasuredUnlessAgain) {
@@ -187,7 +187,7 @@ TEST(Tuner, KnownProblemsAreNotMeasuredUnlessAgain) {
   const Tuned second = tune(bench, mlps({1, 2, 3}), {}, first.table);
   EXPECT_THAT(bench.tokens(), ElementsAre(3));
   EXPECT_EQ(second.outcomes[0].state, TuneState::kKnown);
-  EXPECT_STREQ(second.outcomes[0].choice.config, "cpu.simd.avx2");
+  EXPECT_STREQ(second.outcomes[0].choice.config, "mlp=avx2");
   EXPECT_EQ(second.outcomes[2].state, TuneState::kMeasured);
   bench.prepared.clear();
   const Tuned again = tune(bench, mlps({1, 2}), {.again = true}, first.table);
@@ -206,7 +206,7 @@ TEST(Tuner, ProblemsThatComeTwiceAreMeasuredOnce) {
                            }});
   EXPECT_THAT(bench.tokens(), ElementsAre(2));
   EXPECT_THAT(done, ElementsAre(0));
-  EXPECT_STREQ(tuned.outcomes[2].choice.config, "cpu.simd.avx2");
+  EXPECT_STREQ(tuned.outcomes[2].choice.config, "mlp=avx2");
 }
 
 TEST(Tuner, OneCandidateIsNothingToMeasure) {
@@ -225,16 +225,16 @@ TEST(Tuner, WhatIsHopelessOnBothSidesIsNotTimedBetween) {
   tune(bench, mlps({1, 2, 3, 4, 5}), {.max_seconds = 1e6});
   ASSERT_EQ(bench.prepared.size(), 5U);
   for (std::size_t i = 0; i < bench.prepared.size(); ++i) {
-    EXPECT_EQ(bench.prepared[i].second.contains("cpu.simd.emulated"), i < 2) << i;
-    EXPECT_TRUE(bench.prepared[i].second.contains("cpu.simd.avx2"));
-    EXPECT_TRUE(bench.prepared[i].second.contains("cpu.simd.avx512"));
+    EXPECT_EQ(bench.prepared[i].second.contains("mlp=emulated"), i < 2) << i;
+    EXPECT_TRUE(bench.prepared[i].second.contains("mlp=avx2"));
+    EXPECT_TRUE(bench.prepared[i].second.contains("mlp=avx512"));
   }
 }
 
 // A candidate that is hopeless at one end alone may win in the middle.
 TEST(Tuner, WhatIsHopelessOnOneSideIsTimed) {
   FakeBench bench([](const std::string& config, std::int64_t m) {
-    return config == "cpu.simd.emulated" && m == 1 ? 1000.0 : 100.0 + static_cast<double>(m);
+    return config == "mlp=emulated" && m == 1 ? 1000.0 : 100.0 + static_cast<double>(m);
   });
   tune(bench, mlps({1, 4, 16}), {.max_seconds = 1e6});
   for (const auto& [m, names] : bench.prepared) EXPECT_EQ(names.size(), 3U) << m;
@@ -245,14 +245,13 @@ TEST(Tuner, WhatIsHopelessOnOneSideIsTimed) {
 TEST(Tuner, WhatIsHopelessAndTooLongIsNotTimed) {
   FakeBench bench(avx2_wins);
   const Tuned tuned = tune(bench, mlps({1, 4096}), {.max_seconds = 20});
-  EXPECT_THAT(bench.prepared[1].second, ElementsAre("cpu.simd.avx2", "cpu.simd.avx512"));
+  EXPECT_THAT(bench.prepared[1].second, ElementsAre("mlp=avx2", "mlp=avx512"));
   EXPECT_EQ(tuned.outcomes[1].state, TuneState::kMeasured);
 }
 
 TEST(Tuner, TimeEndsItAndTheNearestServes) {
-  FakeBench bench([](const std::string& config, std::int64_t) {
-    return config == "cpu.simd.avx2" ? 0.9e5 : 1e5;
-  });
+  FakeBench bench(
+      [](const std::string& config, std::int64_t) { return config == "mlp=avx2" ? 0.85e5 : 1e5; });
   std::vector<Problem> problems;
   for (std::int64_t m = 1; m <= 64; ++m) problems.push_back(mlp(m));
   const double before = bench.seconds();
@@ -267,7 +266,7 @@ TEST(Tuner, TimeEndsItAndTheNearestServes) {
     // What was measured lies around the rest.
     const Entry* near = tuned.table.nearest(key_of(outcome.problem, cpu()));
     if (near != nullptr) {
-      EXPECT_STREQ(near->config, "cpu.simd.avx2");
+      EXPECT_STREQ(near->config, "mlp=avx2");
     }
   }
   EXPECT_EQ(measured + without, 64);
@@ -289,10 +288,28 @@ TEST(Tuner, TimesAreOfWhatWasTimed) {
   for (const TuneTime& time : timed.outcomes[0].times) EXPECT_GT(time.samples, 0) << time.config;
 }
 
+// Time ends with the first samples: the portable kernel alone takes half of it, once.
+TEST(Tuner, TheBestSoFarIsKeptWhenTimeEnds) {
+  FakeBench bench([](const std::string& config, std::int64_t) {
+    return config == "mlp=emulated" ? 0.53e6 : config == "mlp=avx2" ? 0.6e5 : 0.9e5;
+  });
+  const Tuned tuned = tune(bench, mlps({4195}), {.max_seconds = 2.4});
+  const TuneOutcome& outcome = tuned.outcomes[0];
+  EXPECT_EQ(outcome.state, TuneState::kMeasured);
+  EXPECT_FALSE(outcome.settled);
+  EXPECT_STREQ(outcome.choice.config, "mlp=avx2");
+  EXPECT_EQ(outcome.times.size(), 3U);
+  const Entry* kept = tuned.table.exact(key_of(mlp(4195), cpu()));
+  ASSERT_NE(kept, nullptr);
+  EXPECT_STREQ(kept->config, "mlp=avx2");
+  EXPECT_EQ(outcome.times[0].samples, 1) << "in turn with the fastest, after its first";
+  EXPECT_EQ(outcome.times[2].samples, 1) << "the portable kernel";
+}
+
 // The bar of the command: a model's 66 token counts within a minute, at GPU-like times.
 TEST(Tuner, AModelFitsInAMinute) {
   FakeBench bench([](const std::string& config, std::int64_t m) {
-    return (config == "cpu.simd.avx2" ? 99.9 : 100.0) + static_cast<double>(m);
+    return (config == "mlp=avx2" ? 99.9 : 100.0) + static_cast<double>(m);
   });
   std::vector<Problem> problems = mlps({128, 256});
   for (std::int64_t m = 1; m <= 64; ++m) problems.push_back(mlp(m));
@@ -304,12 +321,12 @@ TEST(Tuner, AModelFitsInAMinute) {
 
 TEST(Tuner, ErrorsNameTheCandidateAndKeepWhatWasMeasured) {
   FakeBench bench(avx2_wins);
-  bench.broken = "cpu.simd.avx2";
+  bench.broken = "mlp=avx2";
   std::size_t kept = 0;
   const auto failed = tune_all(
       mlps({1}), cpu(), {}, bench, [](const ProblemKey&) { return nullptr; },
       [&](const Entry&) { ++kept; });
-  EXPECT_TRUE(test::fails(failed, ErrorCode::kDevice, "cpu.simd cpu.simd.avx2: on fire"));
+  EXPECT_TRUE(test::fails(failed, ErrorCode::kDevice, "cpu.simd mlp=avx2: on fire"));
   EXPECT_EQ(kept, 0U);
 }
 

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
@@ -77,7 +79,7 @@ TEST_F(Writers, ThreadsLoseNothing) {
   done = true;
   reader.join();
   expect_entries(path, kThreads * kEach);
-  EXPECT_EQ(folder.files(), 2U) << "the cache and its lock";
+  EXPECT_EQ(folder.files(), 1U) << "the cache, without its lock";
 }
 
 TEST_F(Writers, ProcessesLoseNothing) {
@@ -96,7 +98,7 @@ TEST_F(Writers, ProcessesLoseNothing) {
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   }
   expect_entries(path, kProcesses * kEach);
-  EXPECT_EQ(folder.files(), 2U);
+  EXPECT_EQ(folder.files(), 1U);
 }
 
 // Killed at any moment, a writer leaves the old file or the new one, and no lock.
@@ -143,15 +145,29 @@ TEST(Files, AreReplacedAsAWholeOrNotAtAll) {
   const auto refuse = [](std::string_view) -> Expected<std::string> {
     return make_error(ErrorCode::kInvalidArgument, "not this one");
   };
-  EXPECT_TRUE(test::refuses(replace_file(path.c_str(), refuse), "not this one"));
+  EXPECT_TRUE(test::refuses(update_file(path.c_str(), refuse), "not this one"));
   EXPECT_EQ(content_of(path), "old");
   const auto append = [](std::string_view old) -> Expected<std::string> {
     return std::string(old) + " and new";
   };
-  EXPECT_TRUE(test::succeeds(replace_file(path.c_str(), append)));
+  EXPECT_TRUE(test::succeeds(update_file(path.c_str(), append)));
   EXPECT_EQ(content_of(path), "old and new");
   EXPECT_FALSE(read_file(folder.path("none").c_str()).value().has_value());
-  EXPECT_TRUE(test::refuses(read_file("/dev/null"), "no file of at most 64 MiB"));
+}
+
+TEST(Files, WhatIsNoRegularFileIsNamedAndNotWaitedFor) {
+  const Folder folder;
+  const std::string pipe = folder.path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_TRUE(test::refuses(read_file(pipe.c_str()), "pipe: is a pipe, a socket or a device"));
+  EXPECT_TRUE(test::refuses(read_file("/dev/null"), "/dev/null: is a pipe, a socket or a device"));
+  EXPECT_TRUE(test::refuses(read_file(folder.path(".").c_str()), "is a directory, wanted a"));
+  const std::string large = folder.write("large", "");
+  std::filesystem::resize_file(large, (std::uintmax_t{64} << 20) + 1);
+  EXPECT_TRUE(test::refuses(read_file(large.c_str()), "got 67108865 bytes, wanted at most 64 MiB"));
+  Scheduler scheduler(cpu_device());
+  EXPECT_TRUE(test::refuses(scheduler.load(pipe.c_str()), "pipe: is a pipe"));
+  EXPECT_TRUE(test::refuses(scheduler.save(pipe.c_str()), "pipe: is a pipe"));
 }
 
 }  // namespace

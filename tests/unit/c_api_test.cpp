@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +18,16 @@
 
 namespace sluice {
 namespace {
+
+// C and C++ have the same operands and layouts, in the same places.
+#define SLUICE_VECTOR(id, member, shape, dtype)                                              \
+  static_assert(                                                                             \
+      offsetof(Operands, member) == static_cast<std::size_t>(Operand::id) * sizeof(void*) && \
+      offsetof(sluice_operands, member) == sizeof(std::size_t) + offsetof(Operands, member));
+#define SLUICE_MATRIX(id, member, shape, dtype, layout) \
+  SLUICE_VECTOR(id, member, shape, dtype)               \
+  static_assert(offsetof(sluice_layouts, layout) == offsetof(Layouts, layout));
+#include "core/operands.inc"
 
 sluice_problem small_problem() {
   sluice_problem p;
@@ -54,7 +65,10 @@ TEST(CApi, VersionAndNames) {
   EXPECT_STREQ(sluice_activation_name(SLUICE_IDENTITY), "identity");
   EXPECT_STREQ(sluice_dtype_name(SLUICE_Q4_1), "q4_1");
   for (const int bad : {-1, 7, 256}) EXPECT_EQ(sluice_dtype_name(bad), nullptr) << bad;
-  EXPECT_EQ(sluice_op_name(7), nullptr);
+  EXPECT_STREQ(sluice_op_name(SLUICE_NORM), "norm");
+  EXPECT_STREQ(sluice_op_name(SLUICE_COLUMN_SUM), "column_sum");
+  EXPECT_STREQ(sluice_op_name(SLUICE_LINEAR), "down");
+  EXPECT_EQ(sluice_op_name(11), nullptr);
   EXPECT_EQ(sluice_activation_name(6), nullptr);
 }
 
@@ -130,8 +144,7 @@ TEST(CApi, NullArgumentsAreErrors) {
                [&](auto* e) { return sluice_interleaved_rows(1, 8, 7, &layout, e); });
   expect_error(kBad, "dtype: got 4",  // activations have no blocks
                [&](auto* e) { return sluice_interleaved_cols(1, 8, SLUICE_Q8_0, &layout, e); });
-  expect_error(kBad, "plan: got null",
-               [&](auto* e) { return sluice_run(nullptr, nullptr, none, nullptr, e); });
+  expect_error(kBad, "plan: got null", [](auto* e) { return sluice_run(nullptr, nullptr, e); });
   expect_error(kBad, "device: got null",
                [&](auto* e) { return sluice_workspace_init(none, nullptr, nullptr, e); });
   expect_error(kBad, "workspace: got 0 bytes",
@@ -152,98 +165,23 @@ TEST(CApi, OperandsNullAndMemoryThatIsNoPlanAreErrors) {
   const sluice_problem p = small_problem();
   const sluice_device d = cpu();
   sluice_plan plan{};
-  const sluice_workspace none{};
-  expect_error(SLUICE_INVALID_ARGUMENT, "plan: got memory that sluice_plan_init did not fill",
-               [&](auto* e) { return sluice_run(&plan, nullptr, none, nullptr, e); });
-  EXPECT_STREQ(sluice_plan_variant(&plan), "");
-  ASSERT_EQ(sluice_plan_init(&plan, &p, &d, nullptr, nullptr), SLUICE_OK);
-  expect_error(SLUICE_INVALID_ARGUMENT, "operands: got null",
-               [&](auto* e) { return sluice_run(&plan, nullptr, none, nullptr, e); });
   sluice_operands operands{};
   operands.struct_size = sizeof(operands);
-  expect_error(SLUICE_INVALID_ARGUMENT, "x: got null, wanted a pointer to [3, 8] fp32",
-               [&](auto* e) { return sluice_run(&plan, &operands, none, nullptr, e); });
-}
-
-// A caller of a later version: the same struct with a member behind it.
-struct LaterProblem {
-  sluice_problem known;
-  int64_t added;
-};
-
-TEST(CApi, StructVersions) {
-  const sluice_device d = cpu();
-  sluice_problem p = small_problem();
-  sluice_plan plan;
-  p.struct_size = sizeof(p) - 1;
-  expect_error(SLUICE_INVALID_ARGUMENT, "problem: struct_size is",
-               [&](auto* e) { return sluice_plan_init(&plan, &p, &d, nullptr, e); });
-  p.struct_size = 0;
-  expect_error(SLUICE_INVALID_ARGUMENT, "problem: struct_size is 0, wanted at least",
-               [&](auto* e) { return sluice_validate(&p, e); });
-  expect_error(SLUICE_INVALID_ARGUMENT, "problem: struct_size is 8",
-               [&](auto* e) { return sluice_problem_init(&p, 8, e); });
-
-  LaterProblem later{small_problem(), 0};
-  later.known.struct_size = sizeof(later);
-  EXPECT_EQ(sluice_validate(&later.known, nullptr), SLUICE_OK);
-  later.added = 1;
-  expect_error(SLUICE_UNSUPPORTED, "problem: sets a member that Sluice",
-               [&](auto* e) { return sluice_validate(&later.known, e); });
-  EXPECT_EQ(sluice_problem_init(&later.known, sizeof(later), nullptr), SLUICE_OK);
-  EXPECT_EQ(later.known.struct_size, sizeof(later));
-  EXPECT_EQ(later.added, 0);
-
-  later.known.reserved = 1;
-  expect_error(SLUICE_INVALID_ARGUMENT, "problem.reserved: got 1",
-               [&](auto* e) { return sluice_validate(&later.known, e); });
-
-  const sluice_problem good = small_problem();
-  sluice_options options{};
-  expect_error(SLUICE_INVALID_ARGUMENT, "options: struct_size is 0",
-               [&](auto* e) { return sluice_plan_init(&plan, &good, &d, &options, e); });
-  options.struct_size = offsetof(sluice_options, parallel_for);  // the first version's
-  options.threads = 2;
-  ASSERT_EQ(sluice_plan_init(&plan, &good, &d, &options, nullptr), SLUICE_OK);
-  EXPECT_EQ(sluice_plan_threads(&plan), 2);
-  --options.struct_size;
-  expect_error(SLUICE_INVALID_ARGUMENT, "options: struct_size is",
-               [&](auto* e) { return sluice_plan_init(&plan, &good, &d, &options, e); });
-  options = {};
-  options.struct_size = sizeof(options);
-  options.reserved = 1;
-  expect_error(SLUICE_INVALID_ARGUMENT, "options.reserved: got 1",
-               [&](auto* e) { return sluice_plan_init(&plan, &good, &d, &options, e); });
-}
-
-// A caller whose struct ended before the newest member gets what it has room for, and no more.
-TEST(CApi, AnOlderCallerIsToldWhatItHasRoomFor) {
-  constexpr std::size_t kFirst = offsetof(sluice_device, cublaslt_version);
-  sluice_device now{};
-  ASSERT_EQ(sluice_cpu_device(&now, sizeof(now), nullptr), SLUICE_OK);
-  sluice_device old;
-  std::memset(&old, 0x5A, sizeof(old));
-  ASSERT_EQ(sluice_cpu_device(&old, kFirst, nullptr), SLUICE_OK);
-  EXPECT_EQ(old.struct_size, kFirst);
-  EXPECT_EQ(old.threads, now.threads);
-  EXPECT_STREQ(old.name, now.name);
-  EXPECT_EQ(now.slow_bf16_products, cpu_device().slow_bf16_products ? 1 : 0);
-  EXPECT_EQ(old.cublaslt_version, 0x5A5A5A5A);
-  expect_error(SLUICE_INVALID_ARGUMENT,
-               "device: struct_size is " + std::to_string(kFirst - 1) + ", wanted at least " +
-                   std::to_string(kFirst),
-               [&](auto* e) { return sluice_cpu_device(&old, kFirst - 1, e); });
-
-  const sluice_problem problem = small_problem();
-  sluice_plan plan;
-  ASSERT_EQ(sluice_plan_init(&plan, &problem, &old, nullptr, nullptr), SLUICE_OK);
-  now.slow_bf16_products = 2;
-  expect_error(SLUICE_INVALID_ARGUMENT, "device.slow_bf16_products: got 2, wanted 0 to 1",
-               [&](auto* e) { return sluice_plan_init(&plan, &problem, &now, nullptr, e); });
-  now.slow_bf16_products = 0;
-  now.cublaslt_version = -1;
-  expect_error(SLUICE_INVALID_ARGUMENT, "device.cublaslt_version: got -1, wanted 0 or more",
-               [&](auto* e) { return sluice_plan_init(&plan, &problem, &now, nullptr, e); });
+  sluice_run_args args{};
+  const auto refuses_args = [&](const char* message) {
+    expect_error(SLUICE_INVALID_ARGUMENT, message,
+                 [&](auto* e) { return sluice_run(&plan, &args, e); });
+  };
+  refuses_args("plan: got memory that sluice_plan_init did not fill");
+  EXPECT_STREQ(sluice_plan_variant(&plan), "");
+  ASSERT_EQ(sluice_plan_init(&plan, &p, &d, nullptr, nullptr), SLUICE_OK);
+  expect_error(SLUICE_INVALID_ARGUMENT, "args: got null",
+               [&](auto* e) { return sluice_run(&plan, nullptr, e); });
+  refuses_args("args: struct_size is 0, wanted at least");
+  args.struct_size = sizeof(args);
+  refuses_args("operands: got null");
+  args.operands = &operands;
+  refuses_args("x: got null, wanted a pointer to [3, 8] fp32");
 }
 
 // int32 lets values through that the one-byte C++ enums would cut to legal ones.
@@ -253,7 +191,7 @@ TEST(CApi, EnumsOutOfRange) {
     spoil(p);
     expect_error(SLUICE_INVALID_ARGUMENT, text, [&](auto* e) { return sluice_validate(&p, e); });
   };
-  refused("op: got 256, wanted 0 to 6", [](auto& p) { p.op = 256; });
+  refused("op: got 256, wanted 0 to 10", [](auto& p) { p.op = 256; });
   refused("x_dtype: got -1, wanted 0 to 6", [](auto& p) { p.x_dtype = -1; });
   refused("w_dtype: got 256", [](auto& p) { p.w_dtype = 256; });
   refused("y_dtype: got 7", [](auto& p) { p.y_dtype = 7; });
@@ -270,6 +208,7 @@ TEST(CApi, EnumsOutOfRange) {
   refused("accumulate_dw: got 7", [](auto& p) { p.accumulate_dw = 7; });
   refused("save_dg_du: got 7", [](auto& p) { p.save_dg_du = 7; });
   refused("weights_static: got 7", [](auto& p) { p.weights_static = 7; });
+  refused("round_gate: got 7", [](auto& p) { p.round_gate = 7; });
   sluice_device d = cpu();
   const sluice_problem p = small_problem();
   sluice_plan plan;
@@ -318,6 +257,7 @@ TEST(CApi, EveryMemberComesThrough) {
   named("recompute: set for mlp", [](auto& p) { p.recompute = 1; });
   named("accumulate_dw: set for mlp", [](auto& p) { p.accumulate_dw = 1; });
   named("save_dg_du: set for mlp", [](auto& p) { p.save_dg_du = 1; });
+  named("round_gate: set for mlp", [](auto& p) { p.round_gate = 1; });
   named("alignment_bytes: got 3", [](auto& p) { p.alignment_bytes = 3; });
   named("x: row_stride", [](auto& p) { p.layout.x.row_stride_bytes = 1; });
   named("w_gate: row_stride", [](auto& p) { p.layout.w_gate_up.row_stride_bytes = 1; });
@@ -415,7 +355,7 @@ TEST(CApi, ComputesWhatTheCppApiComputes) {
   ASSERT_EQ(sluice_plan_init(&plan_c, &c, &d, &options, &error), SLUICE_OK) << error.message;
   EXPECT_EQ(error.code, SLUICE_OK);
   EXPECT_STREQ(sluice_plan_variant(&plan_c), "cpu.reference");
-  EXPECT_STREQ(sluice_plan_config(&plan_c), "cpu.reference.fp64");
+  EXPECT_STREQ(sluice_plan_config(&plan_c), "mlp=fp64");
   EXPECT_EQ(sluice_plan_source(&plan_c), SLUICE_FORCED);
   EXPECT_EQ(sluice_plan_threads(&plan_c), 1);
 
@@ -424,7 +364,7 @@ TEST(CApi, ComputesWhatTheCppApiComputes) {
   std::vector<float> y_c(3 * 8, -1.0F);
   std::vector<float> y_cpp(3 * 8, -2.0F);
   struct alignas(kWorkspaceAlignment) Scratch {
-    unsigned char bytes[16384];
+    unsigned char bytes[2 * SLUICE_WORKSPACE_HEADER_BYTES];
   };
   const auto scratch = std::make_unique<Scratch>();
   const sluice_workspace workspace{scratch->bytes, sizeof(scratch->bytes), nullptr};
@@ -437,7 +377,8 @@ TEST(CApi, ComputesWhatTheCppApiComputes) {
   operands.w_up = data.w_up.data();
   operands.w_down = data.w_down.data();
   operands.y = y_c.data();
-  ASSERT_EQ(sluice_run(&copied, &operands, workspace, nullptr, &error), SLUICE_OK) << error.message;
+  const sluice_run_args args{sizeof(args), &operands, workspace, nullptr};
+  ASSERT_EQ(sluice_run(&copied, &args, &error), SLUICE_OK) << error.message;
 
   Problem p;
   p.m = 3, p.d = 8, p.h = 16;
@@ -505,7 +446,8 @@ TEST(CApi, RunsOnTheCallersThreads) {
     operands.g = g.data();
     operands.u = const_cast<float*>(u.data());
     operands.h = h.data();
-    EXPECT_EQ(sluice_run(&plan, &operands, {nullptr, 0, nullptr}, nullptr, nullptr), SLUICE_OK);
+    const sluice_run_args args{sizeof(args), &operands, {}, nullptr};
+    EXPECT_EQ(sluice_run(&plan, &args, nullptr), SLUICE_OK);
     return h;
   };
   const auto h = h_of();
@@ -513,10 +455,6 @@ TEST(CApi, RunsOnTheCallersThreads) {
   options.parallel_for = nullptr;
   EXPECT_EQ(h, h_of());
   EXPECT_EQ(asked, 3);
-  // A caller of the first version, whose struct ended before parallel_for: it is not looked at.
-  options.parallel_for = [](void*, int32_t, void (*)(void*, int32_t), void*) { std::abort(); };
-  options.struct_size = offsetof(sluice_options, parallel_for);
-  EXPECT_EQ(h, h_of());
 }
 
 TEST(CApi, LogCallbackIsTold) {
@@ -546,6 +484,7 @@ TEST(CApi, ExplainFillsOrCutsTheCallersBuffer) {
   EXPECT_EQ(text.size() + 1, needed);
   EXPECT_NE(text.find("cpu.reference: "), std::string::npos) << text;
   EXPECT_NE(text.find(": chosen, config "), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  mlp: "), std::string::npos) << "no step in: " << text;
   std::vector<char> cut(10, '?');
   ASSERT_EQ(sluice_explain(&p, &d, nullptr, cut.data(), 9, &needed, nullptr), SLUICE_OK);
   EXPECT_EQ(std::string(cut.data()), text.substr(0, 8));

@@ -26,6 +26,7 @@ Problem problem_of(Op op) {
   p.w_dtype = DType::kF16;
   p.y_dtype = DType::kF32;
   p.dw_dtype = DType::kF64;
+  if (op == Op::kNorm) p.norm.enabled = true, p.y_dtype = p.x_dtype;
   return p;
 }
 
@@ -62,6 +63,12 @@ TEST(OperandTable, IsGoldenForEveryOperator) {
             "x:r[3,5]bf16 w_gate:r[7,5]fp16 w_up:r[7,5]fp16 w_down:r[5,7]fp16 dy:r[3,5]fp32 "
             "g:r[3,7]bf16 u:r[3,7]bf16 dx:w?[3,5]bf16 dw_gate:w?[7,5]fp64 dw_up:w?[7,5]fp64 "
             "dw_down:w?[5,7]fp64");
+  EXPECT_EQ(table_of(problem_of(Op::kInputGrad)),
+            "w_gate:r[7,5]fp16 w_up:r[7,5]fp16 dg:r[3,7]bf16 du:r[3,7]bf16 dx:w[3,5]bf16");
+  EXPECT_EQ(table_of(problem_of(Op::kWeightGrad)),
+            "x:r[3,5]bf16 dg:r[3,7]bf16 du:r?[3,7]bf16 dw_gate:w?[7,5]fp64 dw_up:w?[7,5]fp64");
+  EXPECT_EQ(table_of(problem_of(Op::kColumnSum)), "dg:r[3,7]bf16 db_gate:w[1,7]fp64");
+  EXPECT_EQ(table_of(problem_of(Op::kNorm)), "x:r[3,5]bf16 norm_weight:r[1,5]fp16 y:w[3,5]bf16");
 }
 
 TEST(OperandTable, IsGoldenForEveryFlag) {
@@ -86,6 +93,11 @@ TEST(OperandTable, IsGoldenForEveryFlag) {
             "x:r[3,5]bf16 w_gate:r[7,5]fp16 w_up:r[7,5]fp16 w_down:r[5,7]fp16 b_gate:r[1,7]fp16 "
             "b_up:r[1,7]fp16 dy:r[3,5]fp32 dx:w?[3,5]bf16 dw_gate:m?[7,5]fp64 dw_up:m?[7,5]fp64 "
             "dw_down:m?[5,7]fp64 db_gate:m?[1,7]fp64 db_up:m?[1,7]fp64 db_down:m?[1,5]fp64");
+  p = problem_of(Op::kNorm);
+  p.norm.add = true;
+  EXPECT_EQ(table_of(p),
+            "x:r[3,5]bf16 x_residual:r[3,5]bf16 norm_weight:r[1,5]fp16 y:w[3,5]bf16 "
+            "x_sum:w?[3,5]bf16");
   p = problem_of(Op::kMlpGrad);
   p.save_dg_du = true;
   EXPECT_EQ(table_of(p),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The overlap rule of run() against brute force: a pair of outputs that is accepted shares no byte,
-// and every interleaving that the documentation promises is accepted.
+// The overlap rule of run() against brute force: a pair of operands is accepted where it shares no
+// byte, and refused where it does.
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -15,7 +15,7 @@ namespace {
 
 using test::succeeds;
 
-constexpr std::size_t kArena = 1 << 14;
+constexpr std::size_t kArena = 1 << 15;
 
 // Every byte of an operand, marked in a map of the arena; false where one was marked already.
 bool mark(const OperandSpec& spec, std::int64_t base, std::vector<bool>& used) {
@@ -116,7 +116,7 @@ TEST(Overlap, AcceptsOutputsBesideEachOtherAndSeesAWiderOneReachIntoTheNextRow) 
   EXPECT_FALSE(judge(p, Operand::kY, 0, Operand::kG, 4 * 8 - 8).accepted);
 }
 
-TEST(Overlap, NothingThatIsAcceptedSharesAByte) {
+TEST(Overlap, OneLayoutIsAcceptedWhereItSharesNoByte) {
   std::mt19937 random(7);
   const auto pick = [&](std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(random);
@@ -155,7 +155,7 @@ TEST(Overlap, NothingThatIsAcceptedSharesAByte) {
     const bool swap = pick(0, 1) == 1;
     const Verdict v = judge(p, rows ? Operand::kDwGate : Operand::kDg, swap ? shift : 0,
                             rows ? Operand::kDwUp : Operand::kDu, swap ? 0 : shift);
-    ASSERT_TRUE(!v.accepted || v.disjoint)
+    ASSERT_EQ(v.accepted, v.disjoint)
         << "iteration " << i << ": " << to_string(p) << " row stride " << layout.row_stride_bytes
         << " block_rows " << layout.block_rows << " block_stride " << layout.block_stride_bytes
         << " block_cols " << layout.block_cols << " col stride " << layout.col_block_stride_bytes
@@ -165,6 +165,75 @@ TEST(Overlap, NothingThatIsAcceptedSharesAByte) {
   // Both answers must occur often, or the test says nothing.
   EXPECT_GT(accepted, 400);
   EXPECT_GT(refused, 400);
+}
+
+// g in blocks of columns beside y, and dw_gate in blocks of rows beside dw_down: layouts, widths,
+// periods and types that have nothing in common.
+TEST(Overlap, TwoLayoutsAreAcceptedWhereTheyShareNoByte) {
+  std::mt19937 random(11);
+  const auto pick = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  int accepted = 0;
+  int refused = 0;
+  for (int i = 0; i < 6000; ++i) {
+    const bool rows = i % 2 == 0;
+    Problem p = rows ? small(Op::kMlpGrad, 1, pick(1, 5), pick(1, 9))
+                     : small(Op::kMlp, pick(1, 5), pick(1, 4), pick(1, 13));
+    p.x_dtype = p.w_dtype = p.y_dtype = rows ? DType::kF64 : DType::kF32;
+    p.dw_dtype = DType::kF64;
+    p.save_g_u = !rows;
+    Layout& blocked = rows ? p.layout.dw_gate_up : p.layout.g_u;
+    Layout& plain = rows ? p.layout.dw_down : p.layout.y;
+    const std::int64_t elem = rows ? 8 : 4;
+    if (rows) {
+      blocked.row_stride_bytes = (p.d + pick(0, 9)) * elem;
+      blocked.block_rows = pick(0, 4);
+      if (blocked.block_rows > 0) {
+        blocked.block_stride_bytes =
+            blocked.block_rows * blocked.row_stride_bytes + elem * pick(0, 12);
+      }
+      plain.row_stride_bytes = (p.h + pick(0, 24)) * elem;
+    } else {
+      blocked.block_cols = pick(0, 4);
+      std::int64_t width = p.h * elem;
+      if (blocked.block_cols > 0) {
+        blocked.col_block_stride_bytes = (blocked.block_cols + pick(0, 5)) * elem;
+        width = (p.h - 1) / blocked.block_cols * blocked.col_block_stride_bytes +
+                ((p.h - 1) % blocked.block_cols + 1) * elem;
+      }
+      blocked.row_stride_bytes = width + pick(0, 24) * elem;
+      plain.row_stride_bytes = (p.d + pick(0, 24)) * elem;
+    }
+    const std::int64_t shift = pick(0, 40) * 8;
+    const bool swap = pick(0, 1) == 1;
+    const Verdict v = judge(p, rows ? Operand::kDwGate : Operand::kG, swap ? shift : 0,
+                            rows ? Operand::kDwDown : Operand::kY, swap ? 0 : shift);
+    ASSERT_EQ(v.accepted, v.disjoint)
+        << "iteration " << i << ": " << to_string(p) << " rows of " << blocked.row_stride_bytes
+        << " and " << plain.row_stride_bytes << " bytes, shift " << shift;
+    (v.accepted ? accepted : refused) += 1;
+  }
+  EXPECT_GT(accepted, 600);
+  EXPECT_GT(refused, 600);
+}
+
+// What documentation refuses: h in every other gap of g, with more rows than are looked at.
+TEST(Overlap, TwoLayoutsOfManyRowsAreRefused) {
+  for (const std::int64_t m : {std::int64_t{16384}, std::int64_t{16385}}) {
+    Problem p = small(Op::kGateMul, m, 1, 2);
+    p.x_dtype = p.w_dtype = p.y_dtype = DType::kF32;
+    p.layout.g_u.row_stride_bytes = 32;
+    p.layout.h.row_stride_bytes = 64;
+    std::vector<double> buffer(static_cast<std::size_t>(m) * 8);  // h reaches twice as far as g
+    std::vector<double> other(static_cast<std::size_t>(m) * 4);
+    Operands operands;
+    operands.g = buffer.data();
+    operands.u = other.data();
+    operands.h = buffer.data() + 2;
+    const Plan made = plan(p, cpu_device(), {.variant = "cpu.reference"}).value();
+    EXPECT_EQ(run(made, operands, {}, nullptr).has_value(), m == 16384) << m;
+  }
 }
 
 }  // namespace

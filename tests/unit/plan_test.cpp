@@ -42,6 +42,7 @@ Problem problem_of(Op op) {
   p.m = 4;
   p.d = 64;
   p.h = 96;
+  p.norm.enabled = op == Op::kNorm;
   return p;
 }
 
@@ -50,7 +51,7 @@ class FakeTable final : public TuneTable {
   FakeTable(const char* variant, const char* config) {
     // An overlong name fills its field without a terminating zero, as a broken table may.
     std::memcpy(choice_.variant, variant, std::min(kMaxName, std::strlen(variant)));
-    std::memcpy(choice_.config, config, std::min(kMaxName, std::strlen(config)));
+    std::memcpy(choice_.config, config, std::min(kMaxConfig, std::strlen(config)));
   }
   [[nodiscard]] std::optional<TuneChoice> find(const Problem& /*problem*/,
                                                const Device& /*device*/) const noexcept override {
@@ -70,9 +71,10 @@ TEST(Plan, IsAPlainValue) {
   const Plan made = plan(problem_of(Op::kMlp), cpu_device()).value();
   const Plan copy = made;
   EXPECT_STREQ(copy.variant_name(), made.variant_name());
-  EXPECT_STREQ(copy.config.name, made.config.name);
+  EXPECT_EQ(copy.config_name(), made.config_name());
   EXPECT_EQ(copy.workspace_bytes, made.workspace_bytes);
   EXPECT_STREQ(Plan{}.variant_name(), "");
+  EXPECT_EQ(Plan{}.config_name(), "");
 }
 
 TEST(Plan, EveryOperatorHasAVariantAndAConfig) {
@@ -83,7 +85,7 @@ TEST(Plan, EveryOperatorHasAVariantAndAConfig) {
       const auto made = plan(p, cpu_device());
       ASSERT_TRUE(succeeds(made)) << to_string(p);
       EXPECT_EQ(made->source, ChoiceSource::kHeuristic);
-      EXPECT_STRNE(made->config.name, "");
+      EXPECT_NE(made->config_name(), "");
       if (p.x_dtype == DType::kF64) {
         EXPECT_STREQ(made->variant_name(), "cpu.reference");
       }
@@ -169,8 +171,13 @@ TEST(Plan, IsDeterministic) {
   const Device cpu = cpu_device();
   const Plan a = plan(problem_of(Op::kMlp), cpu).value();
   const Plan b = plan(problem_of(Op::kMlp), cpu).value();
-  EXPECT_EQ(a.variant, b.variant);
-  EXPECT_EQ(std::memcmp(&a.config, &b.config, sizeof(a.config)), 0);
+  EXPECT_EQ(a.recipe, b.recipe);
+  ASSERT_EQ(a.step_count, b.step_count);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(a.step_count); ++i) {
+    EXPECT_EQ(a.steps[i].kernel, b.steps[i].kernel);
+    EXPECT_EQ(a.steps[i].config, b.steps[i].config);
+    EXPECT_EQ(a.steps[i].role, b.steps[i].role);
+  }
   EXPECT_EQ(a.workspace_bytes, b.workspace_bytes);
 }
 
@@ -213,16 +220,67 @@ TEST(Plan, AForcedVariantThatRefusesSaysWhy) {
 
 TEST(Plan, ForcesAConfigByName) {
   const Problem p = problem_of(Op::kMlp);
-  const auto made = plan(p, cpu_device(), {.config = "cpu.reference.fp64"});
+  const auto made = plan(p, cpu_device(), {.config = "mlp=fp64"});
   ASSERT_TRUE(succeeds(made));
   EXPECT_STREQ(made->variant_name(), "cpu.reference");
   EXPECT_EQ(made->source, ChoiceSource::kForced);
-  EXPECT_TRUE(refuses(plan(p, cpu_device(), {.config = "none"}), "config: got \"none\", wanted"));
-  EXPECT_TRUE(refuses(plan(p, cpu_device(), {.config = ""}), "config: got \"\", wanted"));
-  EXPECT_TRUE(refuses(plan(p, cpu_device(), {.variant = "cpu.reference", .config = ""}),
-                      "config: got \"\", wanted"));
   EXPECT_TRUE(refuses(plan(p, cpu_device(), {.variant = "cpu.reference", .config = "none"}),
-                      "cpu.reference offers for this problem, such as \"cpu.reference.fp64\""));
+                      "cpu.reference offers for this problem, such as \"mlp=fp64\""));
+}
+
+// Nothing named, no "=", a step that is not there, a word that its kernel does not have, an item
+// that is empty.
+TEST(Plan, RefusesConfigsThatNameWhatIsNotThere) {
+  const Problem p = problem_of(Op::kMlp);
+  for (const std::string config :
+       {"", "none", "fp64", "mlp", "mlp=", "=fp64", "down=fp64", "mlp=fp32", "mlp=fp64,",
+        ",mlp=fp64", "mlp=fp64,down=fp64", "mlp=fp64,,mlp=fp64", "mlp=fp64 ", "MLP=fp64"}) {
+    const std::string wanted = "config: got \"" + config + "\", wanted";
+    EXPECT_TRUE(refuses(plan(p, cpu_device(), {.config = config.c_str()}), wanted));
+    EXPECT_TRUE(refuses(
+        plan(p, cpu_device(), {.variant = "cpu.reference", .config = config.c_str()}), wanted));
+  }
+  const std::string overlong = "mlp=" + std::string(2 * kMaxConfig, 'x');
+  EXPECT_TRUE(refuses(plan(p, cpu_device(), {.config = overlong.c_str()}), "config: got \"mlp="));
+}
+
+// A GPU that is described, not there.
+Device hopper() {
+  Device d;
+  d.backend = Backend::kCuda;
+  d.arch = Arch::kHopper;
+  d.compute_capability = 90;
+  d.sm_count = 132;
+  d.smem_per_block_bytes = 232448;
+  d.cooperative_launch = true;
+  return d;
+}
+
+// What a config leaves out is as without one.
+TEST(Plan, AConfigMayNameSomeStepsOnly) {
+  if (variant_names(Backend::kCuda).empty()) GTEST_SKIP() << "needs a build with CUDA";
+  Problem p = problem_of(Op::kMlp);
+  p.m = 1024;
+  p.d = 4096;
+  p.h = 14336;
+  const auto names = config_names("cuda.sm90", p, hopper());
+  ASSERT_FALSE(names.empty());
+  const auto parts_of = [](const std::string& name) {
+    const std::size_t comma = name.find(',');
+    return std::pair(name.substr(0, comma), name.substr(comma + 1));
+  };
+  const auto [gate_up, down] = parts_of(names.front());
+  for (const std::string& name : names) {
+    const auto [own_gate_up, own_down] = parts_of(name);
+    const auto forced = [&](const std::string& config) {
+      return plan(p, hopper(), {.variant = "cuda.sm90", .config = config.c_str()})
+          .value()
+          .config_name();
+    };
+    EXPECT_EQ(forced(own_gate_up), own_gate_up + "," + down);
+    EXPECT_EQ(forced(own_down), gate_up + "," + own_down);
+    EXPECT_EQ(forced(own_down + "," + own_gate_up), own_gate_up + "," + own_down);
+  }
 }
 
 TEST(Plan, EveryConfigNameCanBeForced) {
@@ -232,11 +290,11 @@ TEST(Plan, EveryConfigNameCanBeForced) {
     const auto by_default = plan(p, cpu_device(), {.variant = variant.c_str()});
     ASSERT_EQ(names.empty(), !by_default.has_value()) << variant;
     if (names.empty()) continue;
-    EXPECT_EQ(names[0], by_default->config.name);
+    EXPECT_EQ(names[0], by_default->config_name());
     for (const std::string& name : names) {
       const auto made = plan(p, cpu_device(), {.variant = variant.c_str(), .config = name.c_str()});
       ASSERT_TRUE(succeeds(made)) << variant << " " << name;
-      EXPECT_EQ(made->config.name, name);
+      EXPECT_EQ(made->config_name(), name);
     }
   }
   EXPECT_TRUE(config_names("cpu.none", p, cpu_device()).empty());
@@ -245,6 +303,7 @@ TEST(Plan, EveryConfigNameCanBeForced) {
 TEST(Plan, WithoutABackendThereIsNoVariant) {
   Device gpu;
   gpu.backend = Backend::kCuda;
+  gpu.sm_count = 132;
   if (!variant_names(Backend::kCuda).empty()) GTEST_SKIP() << "built with CUDA";
   EXPECT_TRUE(fails(plan(problem_of(Op::kMlp), gpu), ErrorCode::kUnsupported,
                     "mlp: this Sluice was built without the cuda backend"));
@@ -253,7 +312,7 @@ TEST(Plan, WithoutABackendThereIsNoVariant) {
 }
 
 TEST(TuneTableHook, IsHonouredAndReported) {
-  const FakeTable table("cpu.reference", "cpu.reference.fp64");
+  const FakeTable table("cpu.reference", "mlp=fp64");
   const auto made = plan(problem_of(Op::kMlp), cpu_device(), {.tune = &table});
   ASSERT_TRUE(succeeds(made));
   EXPECT_STREQ(made->variant_name(), "cpu.reference");
@@ -262,7 +321,7 @@ TEST(TuneTableHook, IsHonouredAndReported) {
 }
 
 TEST(TuneTableHook, UnknownRefusingAndOverlongEntriesArePassedOver) {
-  const std::string overlong(kMaxName, 'x');
+  const std::string overlong(kMaxConfig, 'x');
   const Plan heuristic = plan(problem_of(Op::kMlp), cpu_device()).value();
   for (const FakeTable& table :
        {FakeTable("cpu.none", ""), FakeTable("cpu.reference", "none"), FakeTable("", ""),
@@ -288,8 +347,7 @@ TEST(TuneTableHook, IsNotAskedWhereAChoiceIsForced) {
                    {.variant = "cpu.reference", .config = nullptr, .tune = &table})
                   .has_value());
   ASSERT_TRUE(
-      plan(problem_of(Op::kMlp), cpu_device(), {.config = "cpu.reference.fp64", .tune = &table})
-          .has_value());
+      plan(problem_of(Op::kMlp), cpu_device(), {.config = "mlp=fp64", .tune = &table}).has_value());
   EXPECT_EQ(table.asked, 0);
 }
 
@@ -305,7 +363,14 @@ TEST(Explain, ListsEveryVariantOfTheBackendAndOneChoice) {
     EXPECT_FALSE(why.variants[i].chosen && !why.variants[i].reason.empty());
   }
   EXPECT_EQ(chosen, 1);
-  EXPECT_EQ(why.config, plan(p, cpu_device()).value().config.name);
+  EXPECT_EQ(why.config, plan(p, cpu_device()).value().config_name());
+  ASSERT_EQ(why.steps.size(), 1U);
+  const ExplainedStep& step = why.steps.front();
+  EXPECT_EQ(step.name, "mlp");
+  EXPECT_EQ(step.kernel, "cpu.simd");
+  EXPECT_EQ(step.name + "=" + step.config, why.config);
+  EXPECT_NE(step.blocks, "");
+  EXPECT_EQ(step.passed_over, "") << "the recipe has one kernel";
   EXPECT_FALSE(why.error.has_value());
   EXPECT_EQ(names.back(), "cpu.reference") << "the reference is the last resort";
 }
@@ -322,7 +387,7 @@ TEST(Explain, CarriesReasonsAndErrors) {
   p.m = -1;
   const Explanation invalid = explain(p, cpu_device());
   ASSERT_TRUE(invalid.error.has_value());
-  EXPECT_TRUE(invalid.variants.empty());
+  EXPECT_TRUE(invalid.variants.empty() && invalid.steps.empty());
   EXPECT_EQ(invalid.error->text(), "m: got -1, wanted at least 0");
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/lower.hpp"
 #include "expect_error.hpp"
 #include "sluice/sluice.hpp"
 
@@ -22,6 +23,7 @@ Problem problem_of(Op op) {
   p.m = 4;
   p.d = 14;
   p.h = 10;
+  p.norm.enabled = op == Op::kNorm;
   return p;
 }
 
@@ -71,7 +73,8 @@ Problem with_everything(Op op) {
   Problem p = problem_of(op);
   const bool prologue = op == Op::kGateUp || op == Op::kMlp;
   const bool epilogue = op == Op::kDown || op == Op::kMlp;
-  if (prologue) p.norm = {.enabled = true, .add = true}, p.save_g_u = true;
+  if (prologue || op == Op::kNorm) p.norm = {.enabled = true, .add = true};
+  p.save_g_u = prologue;
   if (epilogue) p.residual = Residual::kOperand;
   p.bias_gate_up = prologue || op == Op::kMlpGrad;
   p.bias_down = epilogue || op == Op::kMlpGrad;
@@ -99,7 +102,11 @@ TEST(Run, RefusesEveryNullThatIsRequired) {
         const std::string wanted = std::string(spec.name) + ": got null, wanted a pointer to [" +
                                    std::to_string(spec.rows) + ", " + std::to_string(spec.cols) +
                                    "] " + to_string(spec.dtype);
-        EXPECT_TRUE(spec.required ? refuses(f.run_now(), wanted) : succeeds(f.run_now()))
+        const bool paired =
+            p.op == Op::kWeightGrad && (spec.id == Operand::kDu || spec.id == Operand::kDwUp);
+        EXPECT_TRUE(paired          ? refuses(f.run_now(), "wanted both or none")
+                    : spec.required ? refuses(f.run_now(), wanted)
+                                    : succeeds(f.run_now()))
             << to_string(p.op) << " " << spec.name;
       }
     }
@@ -206,7 +213,7 @@ TEST(Run, RefusesAWorkspaceThatOverlapsAnOperand) {
   alignas(kWorkspaceAlignment) std::array<unsigned char, 2 * kWorkspaceHeaderBytes> header{};
   f.workspace = {f.workspace.data, needed - kWorkspaceHeaderBytes, header.data()};
   f.operands.x = header.data() + kWorkspaceHeaderBytes - 16;
-  EXPECT_TRUE(refuses(f.run_now(), "workspace.header: overlaps x (-4080 bytes apart)"));
+  EXPECT_TRUE(refuses(f.run_now(), "workspace.header: overlaps x (-16368 bytes apart)"));
   f.operands.x = header.data() + kWorkspaceHeaderBytes;
   EXPECT_TRUE(succeeds(f.run_now()));
 }
@@ -242,9 +249,9 @@ TEST(WorkspaceInit, ZeroesTheHeaderAndNothingElse) {
   bytes.fill(0xAB);
   const Device cpu = cpu_device();
   EXPECT_TRUE(
-      refuses(workspace_init({nullptr, 8192}, cpu, nullptr), "workspace: got 0 bytes, wanted at"));
+      refuses(workspace_init({nullptr, 32768}, cpu, nullptr), "workspace: got 0 bytes, wanted at"));
   EXPECT_TRUE(refuses(workspace_init({bytes.data(), kWorkspaceHeaderBytes - 1}, cpu, nullptr),
-                      "workspace: got 4095 bytes, wanted at least 4096"));
+                      "workspace: got 16383 bytes, wanted at least 16384"));
   EXPECT_TRUE(refuses(workspace_init({bytes.data() + 8, kWorkspaceHeaderBytes}, cpu, nullptr),
                       "wanted a multiple of 256"));
   for (const unsigned char byte : bytes) ASSERT_EQ(byte, 0xAB);
@@ -297,10 +304,109 @@ TEST(Run, InPlacePairsMustShareTheLayout) {
   EXPECT_TRUE(refuses(f.run_now(), "y: the output overlaps residual (0 bytes apart)"));
 }
 
+TEST(Run, AWeightGradientMayBeOfOneMatrix) {
+  Fixture f(problem_of(Op::kWeightGrad));
+  f.operands.du = nullptr;
+  EXPECT_TRUE(refuses(f.run_now(), "du: got null beside dw_up"));
+  f.operands.dw_up = nullptr;
+  EXPECT_TRUE(succeeds(f.run_now()));
+  f.operands.du = f.operands.dg;
+  EXPECT_TRUE(refuses(f.run_now(), "dw_up: got null beside du"));
+}
+
+// A plan of the reference has one step, which is all of the operator.
+TEST(RunStep, ChecksLikeRunAndKnowsItsSteps) {
+  const Problem p = problem_of(Op::kMlp);
+  Fixture f(p);
+  const auto call = step_call(f.plan_of(), 0, f.operands, f.workspace);
+  ASSERT_TRUE(succeeds(call));
+  EXPECT_STREQ(call->name, "mlp");
+  EXPECT_STREQ(call->kernel, "cpu.reference");
+  EXPECT_EQ(call->problem.op, p.op);
+  EXPECT_EQ(call->problem.m, p.m);
+  EXPECT_EQ(call->operands.y, f.operands.y);
+  EXPECT_FALSE(call->skipped);
+  EXPECT_TRUE(succeeds(run_step(f.plan_of(), 0, f.operands, f.workspace, nullptr)));
+  for (const int index : {-1, 1}) {
+    const std::string wanted = "step: got " + std::to_string(index) + ", wanted 0 to 0";
+    EXPECT_TRUE(refuses(step_call(f.plan_of(), index, f.operands, f.workspace), wanted));
+    EXPECT_TRUE(refuses(run_step(f.plan_of(), index, f.operands, f.workspace, nullptr), wanted));
+  }
+  EXPECT_TRUE(refuses(run_step(f.plan_of(), 0, f.operands, {}, nullptr), "workspace: got 0"));
+  f.operands.x = nullptr;
+  EXPECT_TRUE(refuses(step_call(f.plan_of(), 0, f.operands, f.workspace), "x: got null"));
+  EXPECT_TRUE(refuses(run_step(f.plan_of(), 0, f.operands, f.workspace, nullptr), "x: got null"));
+}
+
 TEST(Run, InputsMayOverlap) {
   Fixture f(problem_of(Op::kMlp));
   f.operands.w_up = f.operands.w_gate;
   EXPECT_TRUE(succeeds(f.run_now()));
+}
+
+// What a kernel was launched on: its step's operator, the next one's or "", and the step's outputs.
+struct Launch {
+  std::string op;
+  std::string next;
+  const void* dw_gate;
+};
+std::vector<Launch> launches;
+
+Status record(const detail::Step& step, const detail::Step* next) noexcept {
+  launches.push_back({to_string(step.problem.op),
+                      next == nullptr ? "" : to_string(next->problem.op),
+                      step.pointer(Operand::kDwGate)});
+  return {};
+}
+
+constexpr detail::Kernel kRecorder = {.name = "recorder",
+                                      .backend = Backend::kCpu,
+                                      .ops = detail::OpSet::all(),
+                                      .supports = nullptr,
+                                      .configs = nullptr,
+                                      .name_config = nullptr,
+                                      .launch = record,
+                                      .describe = nullptr};
+
+std::string launched() {
+  std::string text;
+  for (const Launch& one : launches) {
+    text += (text.empty() ? "" : ", ") + one.op + (one.next.empty() ? "" : " > " + one.next);
+  }
+  launches.clear();
+  return text;
+}
+
+TEST(Run, StepsComeInOrderEachWithTheNextAndWithoutThoseThatNobodyAsksFor) {
+  using detail::Role;
+  Fixture f(with_everything(Op::kMlpGrad));
+  Plan plan = f.plan_of();
+  plan.step_count = 0;
+  for (const Role role : {Role::kGateUpGrad, Role::kInputGrad, Role::kWeightGrad,
+                          Role::kWeightGradDown, Role::kColumnSumGate}) {
+    plan.steps[static_cast<std::size_t>(plan.step_count++)] = {&kRecorder, {}, role};
+  }
+  const auto run_it = [&] { return run(plan, f.operands, f.workspace, nullptr); };
+
+  launches.clear();
+  EXPECT_TRUE(succeeds(run_it()));
+  ASSERT_EQ(launches.size(), 5U);
+  EXPECT_EQ(launches[2].dw_gate, f.operands.dw_gate);
+  EXPECT_EQ(launches[3].dw_gate, f.operands.dw_down);  // the left side's gradient, as gate's is
+  EXPECT_EQ(launched(),
+            "gate_up_grad > input_grad, input_grad > weight_grad, weight_grad > weight_grad, "
+            "weight_grad > column_sum, column_sum");
+
+  EXPECT_TRUE(succeeds(run_step(plan, 1, f.operands, f.workspace, nullptr)));
+  EXPECT_EQ(launched(), "input_grad");
+
+  f.operands.dx = nullptr;
+  f.operands.dw_down = nullptr;
+  f.operands.db_gate = nullptr;
+  EXPECT_TRUE(succeeds(run_it()));
+  EXPECT_EQ(launched(), "gate_up_grad, weight_grad");
+  EXPECT_TRUE(succeeds(run_step(plan, 1, f.operands, f.workspace, nullptr)));
+  EXPECT_EQ(launched(), "");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "expect_error.hpp"
 #include "sluice/operands.hpp"
+#include "sluice/plan.hpp"
 
 namespace sluice {
 namespace {
@@ -26,6 +27,7 @@ Problem problem_of(Op op) {
   p.m = 4;
   p.d = 6;
   p.h = 10;
+  p.norm.enabled = op == Op::kNorm;
   return p;
 }
 
@@ -99,20 +101,30 @@ TEST(Validate, Dims) {
       {"d: got 0, wanted at least 1", [](Problem& p) { p.d = 0; }},
       {"d: got -6, wanted at least 0", [](Problem& p) { p.d = -6; }, Op::kGateMul},
       {"h: got 0, wanted at least 1", [](Problem& p) { p.h = 0; }},
+      {"d: got -1, wanted at least 0", [](Problem& p) { p.d = -1; }, Op::kColumnSum},
+      {"d: got 0, wanted at least 1", [](Problem& p) { p.d = 0; }, Op::kNorm},
+      {"h: got -1, wanted at least 0", [](Problem& p) { p.h = -1; }, Op::kNorm},
+      {"d: got 0, wanted at least 1", [](Problem& p) { p.d = 0; }, Op::kWeightGrad},
+      {"h: got 0, wanted at least 1", [](Problem& p) { p.h = 0; }, Op::kInputGrad},
       {"m * d: 9223372036854775807 * 6 elements overflow", [](Problem& p) { p.m = kHuge; }},
       {"m * d: 576460752303423488 * 1 elements overflow",
        [](Problem& p) { p.m = std::int64_t{1} << 59, p.d = p.h = 1; }},
       {"m * h: ", [](Problem& p) { p.m = 1, p.h = kHuge; }},
       {"h * d: ", [](Problem& p) { p.d = p.h = std::int64_t{1} << 31; }},
   });
-  Problem p = problem_of(Op::kGateMul);
-  p.d = 0;  // not read by this operator
-  EXPECT_TRUE(succeeds(validate(p)));
+  for (const Op op : {Op::kGateMul, Op::kGateMulGrad, Op::kColumnSum}) {
+    Problem p = problem_of(op);
+    p.d = 0;  // not read by these operators
+    EXPECT_TRUE(succeeds(validate(p))) << to_string(op);
+  }
+  Problem norm = problem_of(Op::kNorm);
+  norm.h = 0;
+  EXPECT_TRUE(succeeds(validate(norm)));
 }
 
 TEST(Validate, EnumsOutOfRange) {
   expect_all({
-      {"op: got 7, wanted 0 to 6", [](Problem& p) { p.op = static_cast<Op>(7); }},
+      {"op: got 11, wanted 0 to 10", [](Problem& p) { p.op = static_cast<Op>(11); }},
       {"x_dtype: got 7, wanted 0 to 6", [](Problem& p) { p.x_dtype = static_cast<DType>(7); }},
       {"w_dtype: got 9, wanted 0 to 6", [](Problem& p) { p.w_dtype = static_cast<DType>(9); }},
       {"y_dtype: got 255, wanted 0 to 6", [](Problem& p) { p.y_dtype = static_cast<DType>(255); }},
@@ -162,6 +174,12 @@ TEST(Validate, Norm) {
       {"norm.add: set without norm.enabled", [](Problem& p) { p.norm.add = true; }},
       {"residual: the norm's input needs norm.enabled",
        [](Problem& p) { p.residual = Residual::kNormInput; }},
+      {"norm.enabled: not set for the operator norm", [](Problem& p) { p.norm.enabled = false; },
+       Op::kNorm},
+      {"y_dtype: got fp32, wanted x's bf16 for norm", [](Problem& p) { p.y_dtype = DType::kF32; },
+       Op::kNorm},
+      {"residual: set for norm, wanted only for",
+       [](Problem& p) { p.residual = Residual::kNormInput; }, Op::kNorm},
   });
 }
 
@@ -173,12 +191,15 @@ TEST(Validate, FlagsFitTheOperator) {
     std::vector<Op> legal;
   };
   const std::vector<Flag> flags = {
-      {"norm", [](Problem& p) { p.norm.enabled = true; }, {Op::kGateUp, Op::kMlp}},
+      {"norm", [](Problem& p) { p.norm.enabled = true; }, {Op::kGateUp, Op::kMlp, Op::kNorm}},
       {"residual", [](Problem& p) { p.residual = Residual::kOperand; }, {Op::kDown, Op::kMlp}},
       {"save_g_u", [](Problem& p) { p.save_g_u = true; }, {Op::kGateUp, Op::kMlp}},
       {"recompute", [](Problem& p) { p.recompute = true; }, {Op::kMlpGrad}},
-      {"accumulate_dw", [](Problem& p) { p.accumulate_dw = true; }, {Op::kMlpGrad}},
+      {"accumulate_dw",
+       [](Problem& p) { p.accumulate_dw = true; },
+       {Op::kMlpGrad, Op::kWeightGrad, Op::kColumnSum}},
       {"save_dg_du", [](Problem& p) { p.save_dg_du = true; }, {Op::kMlpGrad}},
+      {"round_gate", [](Problem& p) { p.round_gate = true; }, {Op::kGateMul, Op::kGateMulGrad}},
       {"bias_gate_up",
        [](Problem& p) { p.bias_gate_up = true; },
        {Op::kGateUp, Op::kMlp, Op::kMlpGrad}},
@@ -287,6 +308,33 @@ TEST(Validate, HelpersOfAbsurdArgumentsStayRefused) {
   p = problem_of(Op::kGateMul);
   p.layout.g_u = interleaved_cols(kHuge / 2, kHuge / 2, p.x_dtype);
   EXPECT_TRUE(refuses(validate(p), "g: "));
+}
+
+TEST(Validate, DevicesThatCannotBe) {
+  EXPECT_TRUE(succeeds(validate(cpu_device())));
+  EXPECT_TRUE(succeeds(validate(Device{.backend = Backend::kCuda, .sm_count = 1})));
+  const struct {
+    const char* message;
+    void (*change)(Device& device);
+  } cases[] = {
+      {"device.backend: got 2, wanted 0 to 1",
+       [](Device& d) { d.backend = static_cast<Backend>(2); }},
+      {"device.threads: got -1, wanted 0 to 65536", [](Device& d) { d.threads = -1; }},
+      {"device.sm_count: got 0, wanted 1 to 65536", [](Device& d) { d.backend = Backend::kCuda; }},
+      {"device.l2_bytes: got -1, wanted 0 to", [](Device& d) { d.l2_bytes = -1; }},
+      {"device.memory_bytes: got 9223372036854775807, wanted 0 to",
+       [](Device& d) { d.memory_bytes = kHuge; }},
+      {"device.simd_targets: got 14, wanted bit 0 set", [](Device& d) { d.simd_targets = 14; }},
+  };
+  for (const auto& c : cases) {
+    Device device = cpu_device();
+    c.change(device);
+    EXPECT_TRUE(refuses(validate(device), c.message));
+    EXPECT_TRUE(refuses(plan(problem_of(Op::kMlpGrad), device), c.message));
+    EXPECT_TRUE(refuses(plan(problem_of(Op::kMlp), device, {.variant = "cpu.simd"}), c.message));
+    EXPECT_TRUE(explain(problem_of(Op::kMlp), device).variants.empty()) << c.message;
+    EXPECT_TRUE(config_names("cpu.simd", problem_of(Op::kMlp), device).empty()) << c.message;
+  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 ``info, plan, explain``     what the library finds here and chooses for a problem (``capi``)
 ``Gate``                    the activation and its parameters (``gate``)
 ``sluice.ops``              the operators on Torch tensors
+``sluice.jax``              some of them on JAX arrays
 ``sluice.nn.GatedMLP``      the MLP as a Torch module
 ``patch(model)``            a Hugging Face model's MLPs computed by Sluice (``patching``)
 ``python -m sluice``        the command line; ``python -m sluice doctor`` checks the installation

@@ -19,14 +19,18 @@ from typing import Any
 
 from sluice.gate import Gate
 
-LIBRARY = "libsluice.so.0"  # the SONAME whose header is mirrored here
+LIBRARY = "libsluice.so.0.2"  # the SONAME whose header is mirrored here
 
 # In the order of sluice.h's enumerators; tests/python holds them to its names.
 DTYPES = ("bf16", "fp16", "fp32", "fp64")
 WEIGHT_DTYPES = (*DTYPES, "q8_0", "q4_0", "q4_1")
-OPS = ("gate_up", "down", "mlp", "gate_mul", "gate_mul_grad", "gate_up_grad", "mlp_grad")
+OPS = (
+    "gate_up", "down", "mlp", "gate_mul", "gate_mul_grad", "gate_up_grad", "mlp_grad", "norm",
+    "input_grad", "weight_grad", "column_sum",
+)  # fmt: skip
 FLAGS = (
     "bias_gate_up", "bias_down", "save_g_u", "recompute", "save_dg_du", "weights_static",
+    "round_gate",
 )  # fmt: skip
 BACKENDS = ("cpu", "cuda")
 ARCHS = ("none", "turing", "ampere", "ada", "hopper", "blackwell")
@@ -98,7 +102,7 @@ class CProblem(Structure):
             (name, c_int32)
             for name in (
                 "bias_gate_up", "bias_down", "save_g_u", "recompute", "accumulate_dw",
-                "save_dg_du", "weights_static", "reserved",
+                "save_dg_du", "weights_static", "round_gate",
             )
         ),
         ("alignment_bytes", c_int64),
@@ -140,13 +144,60 @@ class COptions(Structure):
         ("reserved", c_int32),
         ("log_write", c_void_p),
         ("log_user", c_void_p),
+        ("parallel_for", c_void_p),
+        ("parallel_user", c_void_p),
     ]
 
 
 class CPlan(Structure):
     """``sluice_plan``"""
 
-    _fields_ = [("opaque", c_uint64 * 256)]
+    _fields_ = [("opaque", c_uint64 * 512)]
+
+
+class COperands(Structure):
+    """``sluice_operands``"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        *(
+            (name, c_void_p)
+            for name in (
+                "x", "x_residual", "norm_weight", "w_gate", "w_up", "w_down", "b_gate", "b_up",
+                "b_down", "residual", "dy", "dh", "g", "u", "h", "y", "x_sum", "dg", "du", "dx",
+                "dw_gate", "dw_up", "dw_down", "db_gate", "db_up", "db_down",
+            )
+        ),
+    ]  # fmt: skip
+
+
+class COperandSpec(Structure):
+    """``sluice_operand_spec``"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        *((n, c_int32) for n in ("access", "required", "dtype", "reserved")),
+        *((n, c_int64) for n in ("rows", "cols", "extent_bytes")),
+        ("layout", CLayout),
+    ]
+
+
+class CWorkspace(Structure):
+    """``sluice_workspace``"""
+
+    _fields_ = [("data", c_void_p), ("bytes", c_size_t), ("header", c_void_p)]
+
+
+class CRunArgs(Structure):
+    """``sluice_run_args``"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("operands", POINTER(COperands)),
+        ("workspace", CWorkspace),
+        ("stream", c_void_p),
+    ]
 
 
 class SluiceError(RuntimeError):
@@ -199,8 +250,15 @@ def library() -> ctypes.CDLL:
         ("sluice_cuda_device_count", c_int32, []),
         ("sluice_cuda_device", c_int32, [c_int32, device, c_size_t, failure]),
         ("sluice_variant_name", c_char_p, [c_int32, c_int32]),
+        ("sluice_validate", c_int32, [problem, failure]),
+        (
+            "sluice_operand_query",
+            c_int32,
+            [problem, c_int32, POINTER(COperandSpec), c_size_t, failure],
+        ),
         ("sluice_cost", c_int32, [problem, POINTER(c_double), POINTER(c_double), failure]),
         ("sluice_plan_init", c_int32, [plan_pointer, problem, device, options, failure]),
+        ("sluice_run", c_int32, [plan_pointer, POINTER(CRunArgs), failure]),
         ("sluice_plan_workspace_bytes", c_size_t, [plan_pointer]),
         ("sluice_plan_variant", c_char_p, [plan_pointer]),
         ("sluice_plan_config", c_char_p, [plan_pointer]),
@@ -299,8 +357,17 @@ def _cpu_device() -> CDevice:
     return found
 
 
+def _text(field: str, value: str | None) -> bytes | None:
+    """``value`` for C, where a zero would end it."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError(f"{field}: got {value!r}, wanted a name")
+    return value.encode()
+
+
 def _device(name: str) -> CDevice:
-    backend, _, ordinal = name.partition(":")
+    backend, _, ordinal = name.partition(":") if isinstance(name, str) else (name, "", "")
     if backend == "cpu" and not ordinal:
         return _cpu_device()
     if backend == "cuda" and (not ordinal or ordinal.isdecimal()):
@@ -368,6 +435,7 @@ def _problem(
     error = CError()
     _check(library().sluice_problem_init(byref(problem), sizeof(problem), byref(error)), error)
     problem.op = _one_of("op", op, OPS)
+    problem.norm.enabled = int(op == "norm")
     for field, value in (("m", m), ("d", d), ("h", h)):
         setattr(problem, field, _fits(field, value, c_int64))
     problem.x_dtype = problem.y_dtype = _one_of("dtype", dtype, DTYPES)
@@ -380,15 +448,15 @@ def _problem(
     for field, value in flags.items():
         if field not in FLAGS:
             raise TypeError(f"{field}: no such flag, wanted one of {', '.join(FLAGS)}")
-        setattr(problem, field, int(value))
+        setattr(problem, field, _fits(field, int(value), c_int32))
     return problem
 
 
 def _options(variant: str | None, config: str | None, threads: int) -> COptions:
     options = COptions()
     options.struct_size = sizeof(COptions)
-    options.variant = None if variant is None else variant.encode()
-    options.config = None if config is None else config.encode()
+    options.variant = _text("variant", variant)
+    options.config = _text("config", config)
     options.threads = _fits("threads", threads, c_int32)
     return options
 
@@ -400,8 +468,10 @@ def plan(
 ) -> PlanInfo:  # fmt: skip
     """What the library would run for M tokens, width D, hidden width H with contiguous operands.
 
-    ``flags``: ``bias_gate_up, bias_down, save_g_u, recompute, save_dg_du, weights_static``.
-    ``variant`` and ``config`` force a choice. Raises ``InvalidArgument`` (a ``ValueError``) for a problem that is
+    ``flags``: ``bias_gate_up, bias_down, save_g_u, recompute, save_dg_du, weights_static,
+    round_gate``.
+    Operator ``norm`` reads no H: pass 0.
+    ``variant`` and ``config`` (``"mlp=avx2"``) force a choice. Raises ``InvalidArgument`` (a ``ValueError``) for a problem that is
     not legal or a name that does not exist, ``Unsupported`` (a ``NotImplementedError``) where no
     variant takes it or the device is not there.
     """
@@ -431,10 +501,12 @@ def explain(
     m: int, d: int, h: int, *, op: str = "mlp", dtype: str = "bf16",
     weight_dtype: str | None = None, gate: Gate = Gate(), device: str = "cpu", **flags: bool,
 ) -> str:  # fmt: skip
-    """One line a variant of the device's backend: chosen, or refused with the reason. Arguments
-    and errors as ``plan``, but a problem that no variant takes is not an error."""
+    """One line a variant of the device's backend, chosen, or refused with the reason; then one a
+    step of the chosen one: its kernel, its config and its blocks. Arguments and errors as
+    ``plan``, but a problem that no variant takes is not an error."""
     problem = _problem(op, m, d, h, dtype, weight_dtype, gate, flags)
     lib, error, where = library(), CError(), _device(device)
+    _check(lib.sluice_validate(byref(problem), byref(error)), error)  # else its error is the text
     needed = c_size_t()
     arguments = (byref(problem), byref(where), None)
     _check(lib.sluice_explain(*arguments, None, 0, byref(needed), byref(error)), error)

@@ -222,6 +222,45 @@ def quantized(blocks: str, values: Callable[[], NDArray[np.float32]]) -> NDArray
     return np.asarray(import_gguf().quantize(values(), quantization_type(blocks)))
 
 
+def open_gguf(gguf_file: Path) -> Any:
+    """The package's reader of a GGUF file; ``ValueError`` where it is none."""
+    try:
+        return import_gguf().GGUFReader(gguf_file)
+    except (OSError, Unavailable):
+        raise
+    except Exception as error:  # noqa: BLE001: of a damaged file the package raises whatever it met
+        raise ValueError(f"{gguf_file.name}: is no whole GGUF file: {error!r}") from None
+
+
+def metadata_of(reader: Any, gguf_file: Path, key: str) -> Any:
+    """A value of the metadata; ``ValueError`` where there is none, or none that can be read."""
+    found = reader.get_field(key)
+    if found is None:
+        raise ValueError(f"{gguf_file.name}: no metadata {key}")
+    try:
+        return found.contents()
+    except Exception as error:  # noqa: BLE001: as open_gguf()
+        raise ValueError(f"{gguf_file.name}: metadata {key} is damaged: {error!r}") from None
+
+
+def count_of(reader: Any, gguf_file: Path, key: str) -> int:
+    """A positive whole number of the metadata; ``ValueError`` where it is something else."""
+    value = metadata_of(reader, gguf_file, key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{gguf_file.name}: {key}: expected a positive number, got {value!r:.80}")
+    return value
+
+
+def eps_of(reader: Any, gguf_file: Path) -> float:
+    """The norm's epsilon; ``ValueError`` where it is no positive number, which JSON could not hold
+    and no norm could use."""
+    key = "llama.attention.layer_norm_rms_epsilon"
+    value = metadata_of(reader, gguf_file, key)
+    if not isinstance(value, float) or not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{gguf_file.name}: {key}: expected a positive number, got {value!r:.80}")
+    return shortest_float32(value)
+
+
 def convert_gguf(gguf_file: Path, out: Path, weights: str = "bf16") -> ModelDims:
     """Writes the MLPs, norms and embeddings of a Llama-architecture GGUF file to ``out``.
 
@@ -234,16 +273,9 @@ def convert_gguf(gguf_file: Path, out: Path, weights: str = "bf16") -> ModelDims
     gguf = import_gguf()
     import numpy as np  # gguf needs it too
 
-    reader = gguf.GGUFReader(gguf_file)
-
-    def field(key: str) -> Any:
-        found = reader.get_field(key)
-        if found is None:
-            raise ValueError(f"{gguf_file.name}: no metadata {key}")
-        return found.contents()
-
-    if field("general.architecture") != "llama":
-        raise ValueError(f"{gguf_file.name}: architecture {field('general.architecture')!r}")
+    reader = open_gguf(gguf_file)
+    if metadata_of(reader, gguf_file, "general.architecture") != "llama":
+        raise ValueError(f"{gguf_file.name}: general.architecture is not llama")
     tensors = {}
     for tensor in reader.tensors:
         name = hugging_face_name(tensor.name)
@@ -255,11 +287,11 @@ def convert_gguf(gguf_file: Path, out: Path, weights: str = "bf16") -> ModelDims
     dims = ModelDims(
         # The file is called MODEL.QUANTISATION.gguf.
         name=gguf_file.name.split(".")[0],
-        d=int(field("llama.embedding_length")),
-        h=int(field("llama.feed_forward_length")),
-        layers=int(field("llama.block_count")),
-        vocabulary=int(field("llama.vocab_size")),
-        eps=shortest_float32(field("llama.attention.layer_norm_rms_epsilon")),
+        d=count_of(reader, gguf_file, "llama.embedding_length"),
+        h=count_of(reader, gguf_file, "llama.feed_forward_length"),
+        layers=count_of(reader, gguf_file, "llama.block_count"),
+        vocabulary=count_of(reader, gguf_file, "llama.vocab_size"),
+        eps=eps_of(reader, gguf_file),
         source=f"{gguf_file.name}, dequantised and rounded to bf16"
         + (f", MLP weights {fate} {blocks}" if blocks else ""),
     )
@@ -276,6 +308,10 @@ def convert_gguf(gguf_file: Path, out: Path, weights: str = "bf16") -> ModelDims
             return block_tensor(name, shape, blocks, lambda: np.asarray(tensors[name].data))
         return block_tensor(name, shape, blocks, partial(quantized, blocks, partial(values_of, name)))
 
+    # Names are made for every layer: a damaged count would make billions.
+    last = f"model.layers.{dims.layers - 1}.mlp.up_proj.weight"
+    if last not in tensors:
+        raise ValueError(f"{gguf_file.name}: no tensor for {last}")
     shapes = dims.shapes()
     for name, shape in shapes.items():
         if name not in tensors:
@@ -417,7 +453,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         dims = _make(arguments)
         config = arguments.out.with_name("config.json")
-        config.write_text(json.dumps(dims.config(), indent=2) + "\n", encoding="utf-8")
+        text = json.dumps(dims.config(), indent=2, allow_nan=False)
+        config.write_text(text + "\n", encoding="utf-8")
     except Unavailable as error:
         print(f"sluice.checkpoint: {error}", file=sys.stderr)
         return 3

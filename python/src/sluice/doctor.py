@@ -19,11 +19,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice import capi, vllm
+from sluice import capi, serving, sglang, vllm
 from sluice.pipe import end_with_reader
 
 ENGINES = ("transformers", "vllm", "sglang")
-PLUGIN_GROUPS = ("vllm.general_plugins",)
+# Of each engine the entry points' group, the variable that limits which are loaded, and the plug-in.
+PLUGINS = (
+    ("vllm.general_plugins", "VLLM_PLUGINS", vllm.PLUGIN),
+    ("sglang.srt.plugins", "SGLANG_PLUGINS", sglang.PLUGIN),
+)
 
 
 @dataclass(frozen=True)
@@ -96,28 +100,28 @@ def _engines() -> Iterator[Finding]:
         yield Finding("ok" if version else "no", name, version or "not installed")
 
 
-def _vllm_asks(name: str) -> str:
-    """What the plug-in would do in vLLM; starts with "off" where vLLM stays as it is."""
-    allowed = os.environ.get("VLLM_PLUGINS")
-    if allowed is not None and name not in allowed.split(","):
-        return f"off: VLLM_PLUGINS={allowed}"
-    version = _installed("vllm")
+def _asks(name: str, limit: str, plugin: serving.Plugin) -> str:
+    """What the plug-in would do in its engine; starts with "off" where the engine stays as it is."""
+    allowed = os.environ.get(limit)
+    limited = bool(allowed) if plugin.engine == "SGLang" else allowed is not None  # "": vLLM loads none
+    if limited and name not in (word.strip() for word in str(allowed).split(",")):
+        return f"off: {limit}={allowed}"
     try:
-        wanted = vllm.mode()
+        wanted = plugin.mode()
         if wanted != "off":
-            if version is None:
-                return "off: vLLM is not installed"
-            vllm.check_fit(wanted, version)
-    except (vllm.Unavailable, ImportError, capi.SluiceError) as reason:
+            if _installed(plugin.engine.lower()) is None:
+                return f"off: {plugin.engine} is not installed"
+            serving.check_fit()
+    except (serving.Unavailable, ImportError, capi.SluiceError) as reason:
         return f"off: {reason}"
     return wanted
 
 
 def _plugins() -> Iterator[Finding]:
-    for group in PLUGIN_GROUPS:
+    for group, limit, plugin in PLUGINS:
         for point in importlib.metadata.entry_points(group=group):
             if point.value.startswith("sluice"):
-                asked = _vllm_asks(point.name)
+                asked = _asks(point.name, limit, plugin)
                 state = "no" if asked.startswith("off") else "ok"
                 yield Finding(state, "plug-in", f"{group}: {point.name} = {point.value}, {asked}")
 

@@ -41,7 +41,7 @@ class Gate:
     @property
     def arguments(self) -> tuple[int, float, float | None, float, float, float]:
         """As the Torch operators take it; no limit for infinity."""
-        limit = None if math.isinf(self.limit) else self.limit
+        limit = None if self.limit == math.inf else self.limit
         return (self.code, self.alpha, limit, self.up_offset, self.gate_multiplier,
                 self.output_multiplier)  # fmt: skip
 

@@ -10,21 +10,22 @@ from sluice import ops
 from sluice.gate import Gate
 
 
-def separate_mlp(module: nn.Module, x: Tensor, gate: Gate, **options: object) -> Tensor:
-    """``ops.mlp`` with the weights of ``gate_proj``, ``up_proj``, ``down_proj``. x [.., D]."""
-    g, u, down = module.gate_proj, module.up_proj, module.down_proj
-    weights = (g.weight, u.weight, down.weight, g.bias, u.bias, down.bias)
-    return ops.mlp(x.contiguous(), *weights, gate=gate, **options)
-
-
-def merged_mlp(module: nn.Module, x: Tensor, gate: Gate, **options: object) -> Tensor:
-    """``ops.mlp`` with the weights of ``gate_up_proj`` (gate's rows first) and ``down_proj``."""
-    both, down = module.gate_up_proj, module.down_proj
-    # chunk, not two slices: its backward joins the halves' gradients instead of adding zeros.
-    w_gate, w_up = both.weight.chunk(2)
-    b_gate, b_up = (None, None) if both.bias is None else both.bias.chunk(2)
-    weights = (w_gate, w_up, down.weight, b_gate, b_up, down.bias)
-    return ops.mlp(x.contiguous(), *weights, gate=gate, **options)
+def mlp_of(
+    gate_proj: nn.Module, up_proj: nn.Module, down_proj: nn.Module, x: Tensor, gate: Gate,
+    *, up_first: bool = False, **options: object,
+) -> Tensor:  # fmt: skip
+    """``ops.mlp`` with the weights and biases of three linear layers. x [.., D]. Where gate and up are one
+    layer, its first H rows are gate's, or with ``up_first`` up's."""
+    if gate_proj is up_proj:
+        # chunk, not two slices: its backward joins the halves' gradients instead of adding zeros.
+        w = gate_proj.weight.chunk(2)
+        b = (None, None) if gate_proj.bias is None else gate_proj.bias.chunk(2)
+        g, u = (1, 0) if up_first else (0, 1)
+        weights = (w[g], w[u], down_proj.weight, b[g], b[u], down_proj.bias)
+    else:
+        weights = (gate_proj.weight, up_proj.weight, down_proj.weight,
+                   gate_proj.bias, up_proj.bias, down_proj.bias)  # fmt: skip
+    return ops.mlp(x, *weights, gate=gate, **options)
 
 
 class GatedMLP(nn.Module):
@@ -54,9 +55,11 @@ class GatedMLP(nn.Module):
         self.down_proj = nn.Linear(h, d, **place)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        mlp = merged_mlp if self.merged else separate_mlp
-        return mlp(
-            self, x, self.gate, residual=residual, recompute=self.recompute,
+        merged = self.merged
+        return mlp_of(
+            self.gate_up_proj if merged else self.gate_proj,
+            self.gate_up_proj if merged else self.up_proj,
+            self.down_proj, x, self.gate, residual=residual, recompute=self.recompute,
             weights_static=self.weights_static,
         )  # fmt: skip
 

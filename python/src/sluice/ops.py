@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gated MLP on Torch tensors: ``gate_up``, ``down``, ``mlp``, ``norm_mlp``, ``gate_mul`` and their
-gradients.
+gradients; ``norm`` and ``linear`` alone.
 
 M tokens, D model width, H hidden width::
 
@@ -9,25 +9,36 @@ M tokens, D model width, H hidden width::
     mlp        y = down(gate_up(x))                                     x [.., D] -> y [.., D]
     norm_mlp   r = x + x_residual, y = mlp(rms_norm(r))              x [.., D] -> y, r [.., D]
     gate_mul   h = act(g) * u                                    g, u [.., H] -> h [.., H]
+    norm       r = x + x_residual, n = rms_norm(r)                  x [.., D] -> n, r [.., D]
+    linear     y = x @ weight.T + bias + residual, which is down     x [.., K] -> y [.., N]
 
 w_gate, w_up [H, D]; w_down [D, H]; biases [H] or [D]; residual [.., D]. ``Gate`` says what ``act`` is
 and how its arguments are clamped, scaled and shifted.
 
 Tensors are bfloat16, float16 or float32, on the CPU or a CUDA device; float64 on the CPU, for checks.
 x, h, g, u have one type, weights and biases one, which may be narrower; y has x's. Accumulation is in
-float32 or wider. The last dimension is contiguous, the others merge into rows at one distance, which
-may be any: gate and up may be halves of one buffer (``w[:H]``, ``w[H:]``) or its interleaved rows
-(``w[0::2]``, ``w[1::2]``), as long as both have the same strides. A broken rule is a ``ValueError``
-that names the operand (a ``RuntimeError`` on Torch 2.15, which knows one error behind its stable ABI).
+float32 or wider. A broken rule is a ``ValueError`` that names the operand (a ``RuntimeError`` on Torch 2.15,
+which knows one error behind its stable ABI).
 
-All are differentiable once; a second derivative is a ``RuntimeError``. Without ``recompute`` the forward pass also stores g and u, [.., H] each,
-for the backward pass; with it nothing but the inputs is kept and g and u are computed again. The
-gradients of weights come in the weights' type. ``norm_mlp`` is one operator where no gradient is
+Operands are read in place where their last dimension is contiguous and the others merge into rows at one
+distance, which may be any. Gate and up share their strides: they may be halves of one buffer (``w[:H]``,
+``w[H:]``), its interleaved rows (``w[0::2]``, ``w[1::2]``) or blocks of rows (``pack_gate_up`` and
+``unpack_gate_up`` make and split such a buffer). Every call copies an operand with
+other strides, such as a transposed x or weight (``w.t()``), and both of gate and up where their strides differ.
+On a GPU every call also copies a weight that is gate and up both.
+Inside a graph capture that Torch did not start such an operand is a ``ValueError``, for the copy would not
+live as long as the graph. What an ``.out`` form writes is never copied.
+
+All are differentiable once; a second derivative is a ``RuntimeError``, but for ``norm``, which has one.
+Without ``recompute`` the forward pass also stores g and u, [.., H] each, for the backward pass; with it
+nothing but the inputs is kept and g and u are computed again. The gradients of weights come in the
+weights' type. ``norm`` and ``norm_mlp`` are one operator where no gradient is
 wanted; where one is, Torch computes the norm.
 
 Runs on Torch's current stream or on its CPU threads, allocates nothing but its results, 2 MiB a
 stream and what a call needs beyond for that call, and can be captured in CUDA graphs and compiled with
-``fullgraph=True``. ``weights_static=True`` promises that no work still queued writes the weights
+``fullgraph=True``. A graph that Torch did not capture keeps what its calls need; its results are the caller's to
+keep. ``weights_static=True`` promises that no work still queued writes the weights
 (``norm_weight`` is one), so that kernels may fetch them early.
 
 The functions below wrap ``torch.ops.sluice.*``, which have ``.out`` forms besides, and ``mlp`` one without
@@ -49,8 +60,8 @@ from sluice.capi import library_folder
 from sluice.gate import Gate
 
 OPERATORS = (
-    "gate_up", "gate_up_save", "down", "mlp", "mlp_save", "norm_mlp", "gate_mul", "gate_mul_grad",
-    "gate_up_grad", "mlp_grad",
+    "gate_up", "gate_up_save", "down", "mlp", "mlp_save", "norm_mlp", "norm", "gate_mul",
+    "gate_mul_grad", "gate_up_grad", "mlp_grad",
 )  # fmt: skip
 _SILU = Gate()
 
@@ -132,6 +143,10 @@ def _register_fakes() -> None:
     ):
         return _fresh(x), x.new_empty(0) if x_residual is None else _fresh(x)
 
+    @fake("sluice::norm")
+    def _(x, norm_weight, x_residual=None, *_args, **_kwargs):  # type: ignore[no-untyped-def]
+        return _fresh(x), x.new_empty(0) if x_residual is None else _fresh(x)
+
     @fake("sluice::gate_mul")
     def _(g, *_args, **_kwargs):  # type: ignore[no-untyped-def]
         return _fresh(g)
@@ -207,7 +222,7 @@ def _gate_up_backward(ctx: Any, dh: Tensor | None, *_unused: None) -> tuple[Tens
         return _padded((), ctx.count)
     x, w_gate, w_up, b_gate, b_up, *saved = ctx.saved_tensors
     g, u = saved or _ops.gate_up_save(x, w_gate, w_up, b_gate, b_up, *ctx.gate)[1:]
-    dg, du = (_rows(t) for t in _ops.gate_mul_grad(dh.contiguous(), g, u, *ctx.gate))
+    dg, du = (_rows(t) for t in _ops.gate_mul_grad(dh, g, u, *ctx.gate))
     needed = _needed(ctx)
     dx = _times(dg, _rows(w_gate)) + _times(du, _rows(w_up)) if needed[0] else None
     return _padded(
@@ -323,13 +338,13 @@ def _mlp_products(ctx: Any, dy: Tensor, needed: tuple[bool, ...]) -> tuple[Tenso
 
 
 def _gate_mul_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    g, u, *gate = inputs
+    g, u, *gate = inputs  # and round_gate
     ctx.gate = gate
     ctx.save_for_backward(g, u)
 
 
 def _gate_mul_backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:
-    dg, du = _ops.gate_mul_grad(dh.contiguous(), *ctx.saved_tensors, *ctx.gate)
+    dg, du = _ops.gate_mul_grad(dh, *ctx.saved_tensors, *ctx.gate)
     return _padded((dg, du), 2 + len(ctx.gate))
 
 
@@ -365,8 +380,37 @@ def _register_autograd() -> None:
         torch.library.register_autograd(f"sluice::{name}", _once(backward), setup_context=setup)
 
 
+def _lies_in_a_pool(tensor: Tensor) -> bool:
+    """Does the tensor's memory belong to the graph that is captured, or to a ``torch.cuda.MemPool``?
+    workspace.cpp asks once a capture: what it borrows from Torch's ordinary memory would be another tensor's
+    when the graph is replayed."""
+    if (backend := torch.cuda.get_allocator_backend()) != "native":
+        return backend == "cudaMallocAsync"  # whose memory is a node of whatever graph is captured
+    address = tensor.data_ptr()
+    return any(
+        segment["segment_pool_id"] != (0, 0)
+        and segment["address"] <= address < segment["address"] + segment["total_size"]
+        for segment in torch.cuda.memory_snapshot(include_traces=False)
+    )
+
+
 _register_fakes()
 _register_autograd()
+_library = torch.library.Library("sluice", "IMPL")
+_library.impl("_lies_in_a_pool", _lies_in_a_pool, "CUDA")
+
+
+# --- DTensors
+
+
+def _alike(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, all DTensors where one is."""
+    for tensor in tensors:
+        if type(tensor) is not Tensor and hasattr(tensor, "placements"):  # the first costs next to nothing
+            from sluice import sharding  # imports DTensor
+
+            return sharding.alike(*tensors)
+    return tensors
 
 
 # --- the functions. They name the overload: to look for the one that fits costs 3 us of the host.
@@ -411,6 +455,37 @@ def mlp(
     return _ops.mlp.default(*tensors, *gate.arguments, weights_static)
 
 
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None, *,
+    weights_static: bool = False,
+) -> Tensor:  # fmt: skip
+    """``y = x @ weight.T + bias + residual``: x [.., K], weight [N, K] -> y [.., N]. ``down`` by its general
+    name: messages call x h, weight w_down and bias b_down."""
+    return _ops.down.default(x, weight, bias, residual, weights_static)
+
+
+def _norm_by_torch(
+    x: Tensor, norm_weight: Tensor, x_residual: Tensor | None, eps: float, weight_offset: float
+) -> tuple[Tensor, Tensor]:
+    """n and r of a norm that is differentiated."""
+    r = x if x_residual is None else x + x_residual
+    wide = torch.promote_types(r.dtype, torch.float32)
+    scale = norm_weight.to(wide) + weight_offset
+    return torch.nn.functional.rms_norm(r.to(wide), scale.shape, scale, eps).to(r.dtype), r
+
+
+def norm(
+    x: Tensor, norm_weight: Tensor, x_residual: Tensor | None = None, *, eps: float = 1e-6,
+    weight_offset: float = 0.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``r = x + x_residual``, ``n = r / sqrt(mean(r^2) + eps) * (norm_weight + weight_offset)``:
+    x [.., D] -> n, r [.., D], both in x's type. Without ``x_residual`` r is x. x_residual has x's strides."""
+    if _wants_gradient(x, norm_weight, x_residual):
+        return _norm_by_torch(x, norm_weight, x_residual, eps, weight_offset)
+    n, r = _ops.norm.default(x, norm_weight, x_residual, eps, weight_offset)
+    return n, x if x_residual is None else r
+
+
 def norm_mlp(
     x: Tensor, norm_weight: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor,
     x_residual: Tensor | None = None, b_gate: Tensor | None = None, b_up: Tensor | None = None,
@@ -428,16 +503,66 @@ def norm_mlp(
     if not _wants_gradient(*tensors):
         y, r = _ops.norm_mlp.default(*tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static)
         return y, x if x_residual is None else r
-    r = x if x_residual is None else x + x_residual
-    wide = torch.promote_types(r.dtype, torch.float32)
-    scale = norm_weight.to(wide) + weight_offset
-    n = torch.nn.functional.rms_norm(r.to(wide), scale.shape, scale, eps).to(r.dtype)
+    n, r = _norm_by_torch(x, norm_weight, x_residual, eps, weight_offset)
     return mlp(
         n, w_gate, w_up, w_down, b_gate, b_up, b_down, r if add_sum else None, gate=gate,
         recompute=recompute, weights_static=weights_static,
     ), r  # fmt: skip
 
 
-def gate_mul(g: Tensor, u: Tensor, *, gate: Gate = _SILU) -> Tensor:
-    """``h = act(g) * u``: g, u [.., H] -> h [.., H]. g and u may be halves of one buffer."""
-    return _ops.gate_mul.default(g, u, *gate.arguments)
+_ORDERS = ("gate_up", "up_gate")
+
+
+def pack_gate_up(gate: Tensor, up: Tensor, block: int, order: str = "gate_up") -> Tensor:
+    """Gate and up in alternating blocks of ``block`` rows of one tensor: gate, up [H, ..] -> [2H, ..].
+
+    Row r of the first is row ``2 * block * (r // block) + r % block``, that of the second ``block`` rows
+    behind it; ``order`` is ``"gate_up"`` or ``"up_gate"``, the first named first. ``block`` 1 alternates
+    single rows, H makes two halves. Biases [H] are packed the same. One copy, on any device and of any type;
+    differentiable. Raises ``ValueError`` for unequal shapes or types, a ``block`` that does not divide H and
+    another ``order``.
+    """
+    if gate.dim() < 1 or gate.shape != up.shape or gate.dtype != up.dtype:
+        raise ValueError(
+            f"up: got {list(up.shape)} {up.dtype}, wanted what gate has, {list(gate.shape)} "
+            f"{gate.dtype}, of at least one dimension"
+        )
+    _check_packing(gate.shape[0], block, order)
+    pair = [gate, up] if order == "gate_up" else [up, gate]
+    return torch.stack([w.unflatten(0, (-1, block)) for w in pair], 1).flatten(0, 2)
+
+
+def unpack_gate_up(w: Tensor, block: int, order: str = "gate_up") -> tuple[Tensor, Tensor]:
+    """Gate and up as views of a packed tensor: w [2H, ..] -> two of [H, ..] where ``block`` is 1 or H, else
+    of [H / block, block, ..], which ``gate_up`` and ``mlp`` read in place too and ``.flatten(0, 1)`` copies
+    to [H, ..]. A bias is to be flattened. Raises ``ValueError`` for an odd number of rows, a ``block`` that does
+    not divide H and another ``order``."""
+    if w.dim() < 1 or w.shape[0] % 2 != 0:
+        raise ValueError(f"w: got {list(w.shape)}, wanted 2H rows")
+    hidden = w.shape[0] // 2
+    _check_packing(hidden, block, order)
+    pairs = w.unflatten(0, (-1, 2, block))
+    first, second = pairs.select(1, 0), pairs.select(1, 1)
+    if block == 1 or block == hidden:  # one dimension of 1
+        first, second = first.flatten(0, 1), second.flatten(0, 1)
+    return (first, second) if order == "gate_up" else (second, first)
+
+
+def _check_packing(hidden: int, block: int, order: str) -> None:
+    if block < 1 or hidden < 1 or hidden % block != 0:
+        raise ValueError(f"block: got {block}, wanted a divisor of H = {hidden}")
+    if order not in _ORDERS:
+        raise ValueError(f"order: got {order!r}, wanted one of {', '.join(_ORDERS)}")
+
+
+def gate_mul(g: Tensor, u: Tensor, *, gate: Gate = _SILU, round_gate: bool = False) -> Tensor:
+    """``h = act(g) * u``: g, u [.., H] -> h [.., H]. g and u may be halves of one buffer.
+
+    ``round_gate`` rounds ``act(g)`` to the tensors' type before the product, and ``dh * u`` before the product
+    with ``act'(g)`` in the gradient, as ``act(g) * u`` of eager Torch does. The result is less precise and
+    compares with eager's.
+
+    g and u may be DTensors: each rank computes its part, and placements stay as they are. Where g's and u's
+    differ one is redistributed; a plain tensor beside a DTensor is taken to be whole and the same on all ranks."""
+    g, u = _alike(g, u)
+    return _ops.gate_mul.default(g, u, *gate.arguments, round_gate)

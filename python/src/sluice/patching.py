@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """``sluice.patch(model)``: the gated MLPs of a Hugging Face model, computed by Sluice in place.
 
-Only classes whose forward was read and is the plain gated MLP are patched, by exact type. Parameters
-stay where they are: state dicts, optimisers and checkpoints see no change. Modules whose projections
-are no plain ``nn.Linear`` any more (LoRA, quantisation), carry hooks or a forward of their own
-(offloading, tensor parallelism) or hold other tensors than dense ones are left alone, and a patched
-module that becomes one of these later computes as it did before.
+A class is served where its forward is the plain gated MLP (``form``) and a comparison in numbers
+agrees (``proof``), whatever it is called. Parameters stay where they are: state dicts, optimisers
+and checkpoints see no change. Modules whose projections are no plain ``nn.Linear`` any more (LoRA,
+quantisation), carry hooks or a forward of their own (offloading, tensor parallelism) or hold other
+tensors than dense ones are left alone, and a patched module that becomes one of these later
+computes as it did before. So are those whose weights are transposed views, which the operators
+would copy at every call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from types import MethodType
 from typing import Any
@@ -18,42 +20,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sluice import capi
+from sluice import capi, proof
+from sluice.form import Form, form_of, looks_gated
 from sluice.gate import Gate
-from sluice.nn import merged_mlp, separate_mlp
+from sluice.nn import mlp_of
 
-
-@dataclass(frozen=True)
-class _Family:
-    """How the classes of one kind name their parts."""
-
-    projections: tuple[str, ...]
-    activation: str
-    mlp: Callable[..., Tensor]
-
-
-_SEPARATE = _Family(("gate_proj", "up_proj", "down_proj"), "act_fn", separate_mlp)
-_MERGED = _Family(("gate_up_proj", "down_proj"), "activation_fn", merged_mlp)
-
-# The forward of each was read in transformers 5.17. SmolLM and SmolLM2 are Llama models.
-_MODELS = "transformers.models."
-FAMILIES = {
-    _MODELS + "gemma.modeling_gemma.GemmaMLP": _SEPARATE,
-    _MODELS + "gemma2.modeling_gemma2.Gemma2MLP": _SEPARATE,
-    _MODELS + "gemma3.modeling_gemma3.Gemma3MLP": _SEPARATE,
-    _MODELS + "llama.modeling_llama.LlamaMLP": _SEPARATE,
-    _MODELS + "mistral.modeling_mistral.MistralMLP": _SEPARATE,
-    _MODELS + "phi3.modeling_phi3.Phi3MLP": _MERGED,
-    _MODELS + "qwen2.modeling_qwen2.Qwen2MLP": _SEPARATE,
-    _MODELS + "qwen3.modeling_qwen3.Qwen3MLP": _SEPARATE,
-    _MODELS + "smollm3.modeling_smollm3.SmolLM3MLP": _SEPARATE,
-}
 ACTIVATIONS = {
     "torch.nn.modules.activation.ReLU": "relu",
     "torch.nn.modules.activation.SiLU": "silu",
     "torch.nn.modules.activation.Sigmoid": "sigmoid",
     "transformers.activations.GELUActivation": "gelu_erf",
     "transformers.activations.GELUTanh": "gelu_tanh",
+    "transformers.activations.NewGELUActivation": "gelu_tanh",
     "transformers.activations.SiLUActivation": "silu",
 }
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -72,9 +50,9 @@ def _has_hooks(module: nn.Module) -> bool:
     )
 
 
-def _obstacle(module: nn.Module, family: _Family) -> str | None:
+def _obstacle(module: nn.Module, form: Form) -> str | None:
     """Why the projections cannot be bypassed as they are now; also asked at every call."""
-    for name in family.projections:
+    for name in form.projections:
         linear = module._modules.get(name)
         if type(linear) is not nn.Linear:
             return f"{name} is {_name(type(linear))}, not torch.nn.Linear"
@@ -87,6 +65,16 @@ def _obstacle(module: nn.Module, family: _Family) -> str | None:
             return f"{name}.weight is {_name(type(weight))}, not a dense parameter"
         if weight.dtype not in DTYPES:
             return f"{name}.weight is {weight.dtype}"
+        if weight.stride(1) != 1:
+            return f"{name}.weight is a transposed view, which every call would copy"
+        if weight.dtype is not module._modules[form.gate].weight.dtype:
+            return f"{name}.weight is {weight.dtype}, {form.gate}'s is another type"
+    for name in form.dropouts:
+        dropout = module._modules.get(name)
+        if type(dropout) is not nn.Dropout:
+            return f"{name} is {_name(type(dropout))}, not torch.nn.Dropout"
+        if dropout.training and dropout.p > 0:
+            return f"{name} is active"
     return None
 
 
@@ -98,33 +86,34 @@ def _backends() -> frozenset[str]:
 class _Settings:
     """What a patched module carries."""
 
-    family: _Family
+    form: Form
     gate: Gate
     backends: frozenset[str]
     options: dict[str, bool]
 
 
-def _forward(self: nn.Module, x: Tensor) -> Tensor:
+def _ours(module: nn.Module, x: Tensor, form: Form, gate: Gate, **options: bool) -> Tensor:
+    parts = (module._modules[name] for name in (form.gate, form.up, form.down))
+    return mlp_of(*parts, x, gate, up_first=form.up_first, **options)
+
+
+def _forward(self: nn.Module, *arguments: Any, **named: Any) -> Tensor:
+    """x as the class's own forward takes it; what else that takes, it does not use."""
     settings: _Settings = self._sluice
+    x = arguments[0] if arguments else named[settings.form.argument]
     device = x.device.type
     if (
         device not in settings.backends
-        or _obstacle(self, settings.family) is not None  # else down_proj may have no weight
-        or x.dtype is not self.down_proj.weight.dtype
+        or _obstacle(self, settings.form) is not None  # else down may have no weight
+        or x.dtype is not self._modules[settings.form.down].weight.dtype
         or torch.is_autocast_enabled(device)
     ):
-        return type(self).forward(self, x)
-    return settings.family.mlp(self, x, settings.gate, **settings.options)
-
-
-def _forward_hidden_states(self: nn.Module, hidden_states: Tensor) -> Tensor:
-    """Under the name that Phi-3's forward has for it."""
-    return _forward(self, hidden_states)
+        return type(self).forward(self, *arguments, **named)
+    return _ours(self, x, settings.form, settings.gate, **settings.options)
 
 
 def _has_our_forward(module: nn.Module) -> bool:
-    forward = getattr(module.__dict__.get("forward"), "__func__", None)
-    return forward in (_forward, _forward_hidden_states)
+    return getattr(module.__dict__.get("forward"), "__func__", None) is _forward
 
 
 def _replaced(module: nn.Module) -> str | None:
@@ -137,19 +126,37 @@ def _replaced(module: nn.Module) -> str | None:
     return None if _has_our_forward(module) else "its forward was replaced already"
 
 
-def _gate_of(module: nn.Module, family: _Family) -> Gate | str:
+def _gate_of(module: nn.Module, form: Form) -> Gate | str:
     """The gate, or why there is none."""
-    activation = getattr(module, family.activation)
+    if form.is_function:
+        return Gate(form.activation)
+    activation = getattr(module, form.activation)
     known = ACTIVATIONS.get(_name(type(activation)))
     return Gate(known) if known else f"activation {_name(type(activation))} is not known"
 
 
-def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, _Family | None]]:
-    """Modules on the list, and those that look like a gated MLP and are not."""
+def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Form | str]]:
+    """Modules with the form, and those that look like a gated MLP without it, with the reason."""
     for name, module in model.named_modules():
-        family = FAMILIES.get(_name(type(module)))
-        if family is not None or "down_proj" in module._modules:
-            yield name, module, family
+        form = form_of(type(module))
+        if isinstance(form, Form) and form.takes_both:  # or there is one product and no gate
+            form = f"{form.down} reads {form.activation}'s result alone"
+        if isinstance(form, Form):
+            yield name, module, form
+        elif looks_gated((*module._modules, *module._parameters)):
+            yield name, module, f"{_name(type(module))}.forward: {form}"
+
+
+def _objection(module: nn.Module, form: Form, gate: Gate, backends: frozenset[str]) -> str | None:
+    """What the comparison in numbers says, in fp32 and in the weights' type: fp32 tells alike gates
+    apart. Nothing where no kernel is for the weights' device."""
+    weight = module._modules[form.down].weight
+    if weight.device.type not in backends:
+        return None
+    return proof.objection(
+        module, form, gate, type(module).forward, lambda twin, x: _ours(twin, x, form, gate),
+        tuple(dict.fromkeys((torch.float32, weight.dtype))),
+    )  # fmt: skip
 
 
 @dataclass
@@ -184,29 +191,32 @@ class Patched:
         return "\n".join(lines)
 
 
-def patch(model: nn.Module, *, recompute: bool = False, weights_static: bool = False) -> Patched:
+def patch(
+    model: nn.Module, *, recompute: bool = False, weights_static: bool = False, prove: bool = True
+) -> Patched:
     """Computes the model's gated MLPs by Sluice from now on; ``print`` the result to see which.
 
     ``recompute`` keeps x alone for the backward pass; ``weights_static`` promises that no queued
-    work writes the weights, for inference. Under autocast, on a device that this build has no
-    kernels for, or with activations of another type than the weights, a patched module computes as
-    before. Patch before ``torch.compile``.
+    work writes the weights, for inference. ``prove`` compares each class's own forward with Sluice's on a
+    few random tokens first, once a class, type and kind of device; a class that differs is left alone and
+    logged. Under autocast, on a device that this build has no kernels for, or with activations of another
+    type than the weights, a patched module computes as before. Patch before ``torch.compile``.
     """
     backends = _backends()
     options = {"recompute": recompute, "weights_static": weights_static}
     result = Patched()
-    for name, module, family in _candidates(model):
-        kind = type(module)
-        if family is None:
-            result.left[name] = f"{_name(kind)} is not on the list"
-        elif reason := _replaced(module) or _obstacle(module, family):
+    for name, module, form in _candidates(model):
+        if isinstance(form, str):
+            result.left[name] = form
+        elif reason := _replaced(module) or _obstacle(module, form):
             result.left[name] = reason
-        elif isinstance(gate := _gate_of(module, family), str):
+        elif isinstance(gate := _gate_of(module, form), str):
             result.left[name] = gate
+        elif prove and (reason := _objection(module, form, gate, backends)):
+            result.left[name] = reason
         else:
-            module._sluice = _Settings(family, gate, backends, options)
-            forward: Any = _forward_hidden_states if family is _MERGED else _forward
-            module.forward = MethodType(forward, module)
+            module._sluice = _Settings(form, gate, backends, options)
+            module.forward = MethodType(_forward, module)
             result._modules.append(module)
-            result.patched[name] = kind.__qualname__
+            result.patched[name] = type(module).__qualname__
     return result

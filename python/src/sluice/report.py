@@ -22,6 +22,7 @@ from pathlib import Path
 
 from sluice import formats
 from sluice.pipe import end_with_reader
+from sluice.replace_file import replace_file
 from sluice.results import (
     UNIT_ROUNDOFF,
     Record,
@@ -33,6 +34,7 @@ from sluice.results import (
     model_name,
     number,
     positive,
+    printable,
     speedup,
     text,
 )
@@ -351,7 +353,11 @@ class _Page:
                 if value is None or value == "":
                     continue
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-                shown = formats.significant(number(file.meta, key)) if is_number else str(value)
+                shown = (
+                    formats.significant(number(file.meta, key))
+                    if is_number
+                    else printable(str(value))
+                )
                 if key == "commit" and file.meta.get("dirty"):
                     shown += " (with uncommitted changes)"
                 shown = escape(shown)
@@ -423,7 +429,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(page, encoding="utf-8")
+        replace_file(arguments.output, page)
     except OSError as error:
         print(f"sluice.report: {arguments.output}: {error.strerror}", file=sys.stderr)
         return 1

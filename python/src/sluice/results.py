@@ -1,24 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads results files: ``{"meta": {...}, "rows": [...]}`` of ``sluice bench --json`` and
-``{"meta": {...}, "memory": [...]}`` of ``sluice memory --json``; a bench adds ``"checks"``, what it
-found against fp64. Standard library only.
+"""Reads and writes results files, those of ``sluice bench --json`` and ``sluice memory --json`` and
+of the programs in bench/. Standard library only.
 
-What each field means is in docs/benchmarking.md. A field that is absent, null, of the wrong type or
-no finite number counts as unknown: older and foreign files stay readable.
+docs/benchmarking.md describes the form and says what each field means. A field that is absent,
+null, of the wrong type or no finite number counts as unknown.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sluice.replace_file import replace_file
+
 Record = Mapping[str, Any]
 _Key = TypeVar("_Key", bound=Hashable)
+
+_NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+# Products and powers of a few such numbers, as axes make them, are still finite.
+_LARGEST = 1e30
+
+# Measured numbers are written with so many significant digits, as harness/results.hpp has it.
+SIGNIFICANT_DIGITS = 4
+
+# What ``meta`` says of the run; its fields that are neither these nor SUMMARY belong to every row.
+PROVENANCE = (
+    "device", "max_simd", "driver", "cuda", "compiler", "commit", "dirty", "fingerprints", "date",
+    "command", "read_tbps", "copy_tbps", "gemm_tflops", "mma_sync_tflops", "fma_gflops",
+    "bf16_gflops", "clocks",
+)  # fmt: skip
+# What ``meta`` says of all rows together, where the run summed them up.
+SUMMARY = ("ratio_shapes", "ratio_mean", "ratio_p5", "ratio_lowest", "ratio_lowest_case", "skipped")
+_META = PROVENANCE + SUMMARY
+_LISTS = ("rows", "memory", "checks")
 
 # Half the distance from 1 to the next number: the error of one rounding.
 UNIT_ROUNDOFF = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-24, "fp64": 2.0**-53}
@@ -30,7 +50,8 @@ class ResultsError(Exception):
 
 @dataclass(frozen=True)
 class ResultsFile:
-    """One file: ``name`` is its base name, the lists hold JSON objects only."""
+    """One file: ``name`` is its base name, ``meta`` what is known of the run, the lists hold a JSON
+    object each for a row, whose fields are the same in all rows of a list."""
 
     name: str
     meta: Record = field(default_factory=dict)
@@ -44,16 +65,23 @@ class ResultsFile:
         return text(self.meta, "device") or "unknown device"
 
 
+def printable(value: str) -> str:
+    """Text that every encoding of Unicode and XML can hold: control characters, lone surrogates and
+    what is no character are shown as "?"."""
+    return _NOT_TEXT.sub("?", value)
+
+
 def text(record: Record, key: str) -> str:
-    """The text of a field; "" where it is unknown."""
+    """The text of a field, printable; "" where it is unknown."""
     value = record.get(key)
-    return value if isinstance(value, str) else ""
+    return printable(value) if isinstance(value, str) else ""
 
 
 def number(record: Record, key: str) -> float | None:
-    """The finite number of a field, or None."""
+    """The number of a field, or None, also for what is larger than any measurement."""
     value = record.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    # An integer may be too large for a float; no comparison with NaN is true.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:
         return None
     return float(value)
 
@@ -61,7 +89,7 @@ def number(record: Record, key: str) -> float | None:
 def positive(record: Record, key: str) -> float | None:
     """The number of a field where it is above 0 (times, rates and sizes on log axes), or None."""
     value = number(record, key)
-    return value if value is not None and value > 0 else None
+    return value if value is not None and value >= 1 / _LARGEST else None
 
 
 def speedup(row: Record) -> float | None:
@@ -94,28 +122,126 @@ def grouped(rows: Iterable[Record], key: Callable[[Record], _Key]) -> dict[_Key,
 
 
 def load(path: Path) -> ResultsFile:
-    """Reads one file. Raises ``ResultsError`` where it cannot be read, is no JSON object, or holds
+    """Reads one file. Raises ``ResultsError`` where it cannot be read, has not the form, or holds
     neither rows nor memory lines."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ResultsError(f"{path}: is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise ResultsError(f"{path}: the JSON root is not an object")
-    meta = document.get("meta", {})
-    if not isinstance(meta, dict):
-        raise ResultsError(f"{path}: meta is not an object")
-    lists: dict[str, tuple[Record, ...]] = {}
-    for key in ("rows", "memory", "checks"):
-        records = document.get(key, [])
-        if not isinstance(records, list):
-            raise ResultsError(f"{path}: {key} is not a list")
-        for index, record in enumerate(records):
-            if not isinstance(record, dict):
-                raise ResultsError(f"{path}: {key}[{index}] is not an object")
-        lists[key] = tuple(records)
-    if not lists["rows"] and not lists["memory"]:
+    file = parse(content, str(path))
+    if not file.rows and not file.memory:
         raise ResultsError(f"{path}: holds no rows")
-    return ResultsFile(path.name, meta, lists["rows"], lists["memory"], lists["checks"])
+    return file
+
+
+def parse(content: str | bytes, name: str) -> ResultsFile:
+    """Reads the text of a file; errors name it so. Raises ``ResultsError`` where it has not the
+    form."""
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ResultsError(f"{name}: is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ResultsError(f"{name}: the JSON root is not an object")
+    meta = document.get("meta")
+    if not isinstance(meta, dict):
+        raise ResultsError(f"{name}: meta is not an object")
+    known = {key: value for key, value in meta.items() if key in _META}
+    shared = {key: value for key, value in meta.items() if key not in _META}
+    lists: dict[str, tuple[Record, ...]] = {}
+    if "rows" in document:
+        lists["rows"] = _records(f"{name}: ", {**document, "meta": shared})
+    for key in ("memory", "checks"):
+        if key in document:
+            lists[key] = _records(f"{name}: {key}: ", document[key])
+    return ResultsFile(Path(name).name, known, **lists)
+
+
+def _records(where: str, table: Any) -> tuple[Record, ...]:
+    """The rows of a table, an object each."""
+    if not isinstance(table, dict) or "columns" not in table:
+        raise ResultsError(
+            f"{where}no columns: not written by this version, whose form is in docs/benchmarking.md"
+        )
+    shared, columns, rows = (table.get(key) for key in ("meta", "columns", "rows"))
+    if not isinstance(shared, dict):
+        raise ResultsError(f"{where}meta is not an object")
+    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+        raise ResultsError(f"{where}columns is not a list of names")
+    if not isinstance(rows, list):
+        raise ResultsError(f"{where}rows is not a list")
+    for index, row in enumerate(rows):
+        if not isinstance(row, list) or len(row) != len(columns):
+            raise ResultsError(f"{where}rows[{index}] is not a list of {len(columns)} values")
+    return tuple({**shared, **dict(zip(columns, row, strict=True))} for row in rows)
+
+
+def save(path: Path, meta: Record, **lists: Sequence[Record]) -> None:
+    """Writes a file; see ``render``. Its folder is made. A failure leaves the file as it was. Raises
+    ``OSError``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, render(meta, **lists))
+
+
+def render(meta: Record, **lists: Sequence[Record]) -> str:
+    """The text of a file: ``meta`` is what is known of the run, ``lists`` are ``rows``, ``memory``
+    and ``checks``, of flat records. A field that a record lacks is null there."""
+    unknown = [key for key in meta if key not in _META]
+    unknown += [key for key in lists if key not in _LISTS]
+    if unknown:
+        raise ValueError(f"no part of a results file: {', '.join(unknown)}")
+    indent = "  "
+    if "rows" in lists:
+        members = _members(meta, lists["rows"], _META, indent)
+    else:
+        members = ['"meta": ' + _object(meta, indent)]
+    for key in ("memory", "checks"):
+        if key in lists:
+            inner = _members({}, lists[key], (), indent * 2)
+            members.append(f'"{key}": ' + _block(inner, indent, "{}"))
+    return _block(members, "", "{}") + "\n"
+
+
+def _members(
+    meta: Record, records: Sequence[Record], kept: Sequence[str], indent: str
+) -> list[str]:
+    """The members of a table: what all records agree on is in meta, if it is not named as one of
+    ``kept``, the rest in a row a record."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    values = {name: [rounded(record.get(name)) for record in records] for name in names}
+    shared = {
+        name: values[name][0]
+        for name in names
+        if name not in kept and all(value == values[name][0] for value in values[name])
+    }
+    columns = [name for name in names if name not in shared]
+    rows = [_line([values[name][i] for name in columns]) for i in range(len(records))]
+    return [
+        '"meta": ' + _object({**meta, **shared}, indent),
+        '"columns": ' + _line(columns),
+        '"rows": ' + _block(rows, indent, "[]"),
+    ]
+
+
+def _object(record: Record, indent: str) -> str:
+    members = [f"{_line(key)}: {_line(rounded(value))}" for key, value in record.items()]
+    return _block(members, indent, "{}")
+
+
+def _block(items: Sequence[str], indent: str, brackets: str) -> str:
+    """Items between brackets, a line each."""
+    if not items:
+        return brackets
+    lines = ",".join(f"\n{indent}  {item}" for item in items)
+    return f"{brackets[0]}{lines}\n{indent}{brackets[1]}"
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def rounded(value: Any) -> Any:
+    """A value as a file holds it: floats with four significant digits, or null if not finite."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None

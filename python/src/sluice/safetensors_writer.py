@@ -64,7 +64,8 @@ def write_tensors(path: Path, tensors: Iterable[Tensor], metadata: Mapping[str, 
     """Writes ``tensors`` in the given order; fp32 values are rounded once, to nearest even.
 
     The file appears under its name only when it is complete. Raises ``ValueError`` for a duplicate
-    name or a tensor whose values have another shape than announced, ``OSError`` from the disk.
+    name, a tensor whose values have another shape than announced, or a path to something that is
+    no regular file, ``OSError`` from the disk.
     """
     tensors = list(tensors)
     header: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))}
@@ -81,13 +82,17 @@ def write_tensors(path: Path, tensors: Iterable[Tensor], metadata: Mapping[str, 
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
 
-    partial = path.with_name(path.name + ".partial")
+    # What the path leads to is replaced: a link stays, and a device is none of ours to remove.
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{path}: is no regular file")
+    partial = target.with_name(target.name + ".partial")
     try:
         with partial.open("wb") as file:
             file.write(struct.pack("<Q", len(text)))
             file.write(text)
             for tensor in tensors:
                 file.write(tensor.bytes_to_write())
-        os.replace(partial, path)
+        os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a row is cut into chunks of 16 bytes, and chunks into launches: pure arithmetic for host and
-// device, tested on any CPU (tests/gpu/elementwise_test.cpp). docs/kernels/gate_mul.md draws it.
+// device, tested on any CPU (tests/host_cuda). docs/kernels/gate_mul.md draws it.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,6 @@ enum class Walk : std::uint8_t {
   kRow = 0,    ///< a CTA a row
   kTiled = 1,  ///< a CTA a column tile; rows that follow each other without a gap are one long row
 };
-inline constexpr int kWalkCount = 2;
 
 struct Grid {
   int threads = 0;

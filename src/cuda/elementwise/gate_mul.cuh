@@ -16,9 +16,18 @@
 
 namespace sluice::cuda::elementwise {
 
-template <class ElementType, bool kIsGrad>
+// Problem::round_gate's rounding: what comes back from a store.
+template <class Element>
+struct Rounded {
+  __device__ __forceinline__ float operator()(float v) const {
+    return static_cast<float>(static_cast<Element>(v));
+  }
+};
+
+template <class ElementType, bool kIsGrad, class RoundType = math::Unrounded>
 struct GateMulConfig {
   using Element = ElementType;
+  using Round = RoundType;  // math::Unrounded or Rounded<Element>
   using Bits = std::conditional_t<sizeof(Element) == 4, std::uint32_t, std::uint16_t>;
   static constexpr bool kGrad = kIsGrad;
   static constexpr int kElems = kChunkBytes / static_cast<int>(sizeof(Element));
@@ -111,7 +120,7 @@ __device__ __forceinline__ void compute(const Gate& gate, const Packed (&in)[Cfg
     unpack<Cfg>(in[2], dh);
 #pragma unroll
     for (int i = 0; i < Cfg::kElems; ++i) {
-      const auto grad = math::gate_mul_grad(gate, g[i], u[i], dh[i]);
+      const auto grad = math::gate_mul_grad(gate, g[i], u[i], dh[i], typename Cfg::Round{});
       h[i] = grad.h;
       g[i] = grad.dg;
       u[i] = grad.du;
@@ -120,7 +129,9 @@ __device__ __forceinline__ void compute(const Gate& gate, const Packed (&in)[Cfg
     out[2] = pack<Cfg>(u);
   } else {
 #pragma unroll
-    for (int i = 0; i < Cfg::kElems; ++i) h[i] = math::gate_mul(gate, g[i], u[i]);
+    for (int i = 0; i < Cfg::kElems; ++i) {
+      h[i] = math::gate_mul(gate, g[i], u[i], typename Cfg::Round{});
+    }
   }
   out[0] = pack<Cfg>(h);
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "cuda/elementwise/chunks.hpp"
-#include "cuda/launch.hpp"
+#include "cuda/host/launch.hpp"
 #include "sluice/types.hpp"
 
 namespace sluice::cuda::elementwise {
@@ -30,7 +30,7 @@ struct GateMulParams {
   Rows du;
 };
 
-Status launch_gate_mul(const Device& device, const Grid& grid, DType dtype,
+Status launch_gate_mul(const Device& device, const Grid& grid, DType dtype, bool round_gate,
                        const GateMulParams& params, Stream stream) noexcept;
 
 }  // namespace sluice::cuda::elementwise

@@ -109,7 +109,6 @@ __global__ void __launch_bounds__(kMaxThreads) normalise_row(const __grid_consta
 
   const auto finish = [&](int v, const Vector& r, const uint4& raw_weight) {
     if (p.sum.base != nullptr) r.store(at<Element>(p.sum, row, 8 * v));
-    if (p.kept.base != nullptr) r.store(at<Element>(p.kept, row, 8 * v));
     const Vector factor = Vector::of(raw_weight);
     Vector n;
 #pragma unroll

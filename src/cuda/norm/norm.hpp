@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/launch.hpp"
+#include "cuda/host/launch.hpp"
 #include "sluice/types.hpp"
 
 namespace sluice::cuda::norm {
@@ -21,8 +21,7 @@ struct NormParams {
   std::int64_t cols = 0;  // a multiple of 8; rows begin at multiples of 16 bytes
   Rows x;
   Rows residual;
-  Rows sum;   // r, where its owner keeps it
-  Rows kept;  // r once more, dense in the workspace, where down adds it
+  Rows sum;  // r, where somebody reads it
   Rows n;
   const void* weight = nullptr;  // [cols]
   float weight_offset = 0;

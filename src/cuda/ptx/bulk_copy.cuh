@@ -45,12 +45,6 @@ __device__ __forceinline__ void bulk_prefetch_l2(const void* source, std::uint32
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes));
 }
 
-/// Orders ordinary accesses to global memory and those of the copy engine, where the one must see
-/// what the other wrote.
-__device__ __forceinline__ void fence_global_for_async() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
-
 /// Brings the descriptor of a tensor map (a __grid_constant__ parameter) on chip, ahead of its
 /// first copy. One thread.
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap& map) {

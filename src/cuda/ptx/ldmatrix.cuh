@@ -16,12 +16,4 @@ __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&m)[4], std::uint32_t
                : "memory");
 }
 
-/// Two matrices; lanes 0 to 15 give the addresses.
-__device__ __forceinline__ void ldmatrix_x2(std::uint32_t (&m)[2], std::uint32_t row_address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-               : "=r"(m[0]), "=r"(m[1])
-               : "r"(row_address)
-               : "memory");
-}
-
 }  // namespace sluice::cuda::ptx

@@ -18,19 +18,27 @@ LaunchShape capped(const Device& device, std::int64_t blocks) {
   return shape;
 }
 
+template <bool kRounds>
+Status launch_direction(const Device& device, const LaunchShape& shape, const GateParams& params,
+                        Stream stream) noexcept {
+  if (params.dh.base == nullptr) {
+    return launch<&gate_elements<GateForward<kRounds>>>(device.ordinal, shape, stream, params);
+  }
+  return launch<&gate_elements<GateBackward<kRounds>>>(device.ordinal, shape, stream, params);
+}
+
 }  // namespace
 
 Status launch_norm(const Device& device, const NormParams& params, Stream stream) noexcept {
   return launch<&norm_rows>(device.ordinal, capped(device, params.rows), stream, params);
 }
 
-Status launch_gate(const Device& device, const GateParams& params, Stream stream) noexcept {
+Status launch_gate(const Device& device, bool round_gate, const GateParams& params,
+                   Stream stream) noexcept {
   const std::int64_t chunks = (params.cols + kRowThreads - 1) / kRowThreads;
   const LaunchShape shape = capped(device, params.rows * chunks);
-  if (params.dh.base == nullptr) {
-    return launch<&gate_elements<GateForward>>(device.ordinal, shape, stream, params);
-  }
-  return launch<&gate_elements<GateBackward>>(device.ordinal, shape, stream, params);
+  return round_gate ? launch_direction<true>(device, shape, params, stream)
+                    : launch_direction<false>(device, shape, params, stream);
 }
 
 Status launch_column_sum(const Device& device, const ColumnSumParams& params,

@@ -58,17 +58,36 @@ __device__ __forceinline__ void for_each_element(std::int64_t rows, std::int64_t
   }
 }
 
+/// Problem::round_gate's rounding.
+struct Rounded {
+  DType dtype;
+  __device__ __forceinline__ float operator()(float v) const { return rounded(v, dtype); }
+};
+
+/// What rounds on the way, or nothing.
+template <bool kRounds>
+__device__ __forceinline__ auto round_of(const GateParams& p) {
+  if constexpr (kRounds) {
+    return Rounded{p.g.dtype};
+  } else {
+    return math::Unrounded{};
+  }
+}
+
+template <bool kRounds>
 struct GateForward {
   static __device__ void run(const GateParams& p, std::int64_t i, std::int64_t j) {
-    store(p.h, i, j, math::gate_mul(p.gate, load(p.g, i, j), load(p.u, i, j)));
+    store(p.h, i, j,
+          math::gate_mul(p.gate, load(p.g, i, j), load(p.u, i, j), round_of<kRounds>(p)));
   }
 };
 
+template <bool kRounds>
 struct GateBackward {
   static __device__ void run(const GateParams& p, std::int64_t i, std::int64_t j) {
     // dg may be g and du may be u: both are read before either is written.
-    const auto grad =
-        math::gate_mul_grad(p.gate, load(p.g, i, j), load(p.u, i, j), load(p.dh, i, j));
+    const auto grad = math::gate_mul_grad(p.gate, load(p.g, i, j), load(p.u, i, j),
+                                          load(p.dh, i, j), round_of<kRounds>(p));
     store(p.h, i, j, grad.h);
     store(p.dg, i, j, grad.dg);
     store(p.du, i, j, grad.du);

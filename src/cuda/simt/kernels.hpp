@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "cuda/launch.hpp"
+#include "cuda/host/launch.hpp"
 #include "sluice/operands.hpp"
 #include "sluice/problem.hpp"
 
@@ -89,7 +89,8 @@ inline constexpr int kTileCount = 2;
 Status launch_gemm(const Device& device, Tile tile, const GemmParams& params,
                    Stream stream) noexcept;
 Status launch_norm(const Device& device, const NormParams& params, Stream stream) noexcept;
-Status launch_gate(const Device& device, const GateParams& params, Stream stream) noexcept;
+Status launch_gate(const Device& device, bool round_gate, const GateParams& params,
+                   Stream stream) noexcept;
 Status launch_column_sum(const Device& device, const ColumnSumParams& params,
                          Stream stream) noexcept;
 

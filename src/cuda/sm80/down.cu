@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// down by mma.sync: the instantiations of kTilings in gemm_config.cpp.
-#include "cuda/sm80/gemm.cuh"
+// down by mma.sync: the instantiations of kTilings in table.cpp.
+#include "cuda/sm80/kernel.cuh"
 
 namespace sluice::cuda::sm80 {
 

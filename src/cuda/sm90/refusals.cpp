@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm90/refusals.hpp"
 
+#include "cuda/sm90/limits.hpp"
+
 namespace sluice::cuda::sm90 {
 
 using detail::Reason;
 using detail::refuse;
 
 Reason device_refusal(const Device& device) noexcept {
-  constexpr int kSmemBytes = 227 * 1024;
   if (device.arch != Arch::kHopper) {
     return refuse("needs a Hopper GPU (9.0), the device is %d.%d", device.compute_capability / 10,
                   device.compute_capability % 10);
   }
-  if (device.smem_per_block_bytes < kSmemBytes) {
-    return refuse("needs %d bytes of shared memory a block, the device has %d", kSmemBytes,
+  if (device.smem_per_block_bytes < kMaxSmemBytes) {
+    return refuse("needs %d bytes of shared memory a block, the device has %d", kMaxSmemBytes,
                   device.smem_per_block_bytes);
   }
   return {};

@@ -2,7 +2,7 @@
 // What every Hopper variant refuses, with the reason. Pure.
 #pragma once
 
-#include "core/variant.hpp"
+#include "core/kernel.hpp"
 
 namespace sluice::cuda::sm90 {
 

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``torch.ops.sluice_serving.{mlp, norm_mlp, add_norm}``: what the plug-ins call.
+
+    mlp        y = MLP(x)                                          x [M, D] -> y [M, D]
+    norm_mlp   r = x + residual, y = MLP(rms_norm(r, norm_weight))  x, residual [M, D] -> y, r [M, D]
+    add_norm   r = x + residual, n = rms_norm(r, norm_weight)       x, residual [M, D] -> n, r [M, D]
+
+w_gate_up [2H, D], gate's rows first; w_down [D, H]. Functional; CUDA graphs may capture them. The two with an
+MLP know three ways to its result: ``sluice``; ``stock``, what vLLM runs one by one (cuBLAS, an activation kernel
+that spreads a row over many SMs and an add + RMSNorm in Triton, like those that vLLM's compiler makes;
+``_C``'s take one block a row); and ``mixed``, ``gate_up`` by Sluice and the product behind it by cuBLAS. In
+mode ``auto`` all are timed for a ladder of token counts when an operator first sees a shape, which is
+vLLM's profiling run, before graphs are captured and requests served; a call takes the fastest one of the
+step at or above its M. SGLang's plug-in calls ``chosen`` with SGLang's own kernels as ``stock``.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sluice import ops
+from sluice.gate import ACTIVATIONS, Gate
+
+STEPS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096,
+         8192, 16384, 32768)  # fmt: skip
+MOST_CAPTURED = 512  # vLLM captures up to here; above, its pieces run one kernel after the other
+REPEATS, SAMPLES = 4, 5
+# A model's step is not a row of repeats: Sluice serves where it won by more than they differ, since
+# a table that says 1.02 was seen to cost 3 % of a step.
+MARGIN = 0.03
+
+Way = Callable[..., Any]
+
+_log = logging.getLogger("sluice")
+_mode = "auto"
+
+
+def configure(mode: str, log: logging.Logger) -> None:
+    """``auto`` or ``force``, and the logger of the engine in this process."""
+    global _mode, _log
+    _mode, _log = mode, log
+
+
+# --- the three ways
+
+
+def _ours(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int) -> Tensor:
+    w_gate, w_up = w_gate_up.chunk(2)
+    gate = Gate(ACTIVATIONS[activation]).arguments
+    return torch.ops.sluice.mlp(x, w_gate, w_up, w_down, None, None, None, None, *gate, True)
+
+
+def _ours_norm(
+    x: Tensor, residual: Tensor, norm_weight: Tensor, w_gate_up: Tensor, w_down: Tensor, eps: float,
+    activation: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    w_gate, w_up = w_gate_up.chunk(2)
+    gate = Gate(ACTIVATIONS[activation]).arguments
+    return torch.ops.sluice.norm_mlp(
+        x, norm_weight, w_gate, w_up, w_down, residual, None, None, None, eps, 0.0, False, *gate, True
+    )
+
+
+def _stock(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int) -> Tensor:
+    g, u = functional.linear(x, w_gate_up).chunk(2, 1)
+    h = torch.ops.sluice.gate_mul(g, u, *Gate(ACTIVATIONS[activation]).arguments)
+    return functional.linear(h, w_down)
+
+
+def _mixed(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int) -> Tensor:
+    w_gate, w_up = w_gate_up.chunk(2)
+    gate = Gate(ACTIVATIONS[activation]).arguments
+    h = torch.ops.sluice.gate_up(x, w_gate, w_up, None, None, *gate, True)
+    return functional.linear(h, w_down)
+
+
+def _behind_norm(way: Way) -> Way:
+    """The way behind an add + RMSNorm of its own."""
+    def norm_and(
+        x: Tensor, residual: Tensor, norm_weight: Tensor, w_gate_up: Tensor, w_down: Tensor,
+        eps: float, activation: int,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        n, r = _add_norm_cuda(x, residual, norm_weight, eps)
+        return way(n, w_gate_up, w_down, activation), r
+
+    return norm_and
+
+
+MLP: dict[str, Way] = {"sluice": _ours, "mixed": _mixed, "stock": _stock}
+NORM_MLP: dict[str, Way] = {
+    "sluice": _ours_norm, "mixed": _behind_norm(_mixed), "stock": _behind_norm(_stock),
+}  # fmt: skip
+
+
+# --- which one
+
+
+@cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """For captures; one, since workspaces are kept by stream."""
+    return torch.cuda.Stream(device)
+
+
+def _sampler(run: Callable[[], Any], between: Callable[[], Any], captured: bool) -> Callable[[], float]:
+    """A function that takes one sample: microseconds of a run and of what a model has between two, which
+    keeps programmatic launches of one run from starting under the one before. The weights of a layer
+    exceed the L2 cache of the models that matter, so that repeats find them in memory."""
+    run()  # plans, workspaces, compilation
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def all_runs() -> None:
+        for _ in range(REPEATS):
+            run()
+            between()
+
+    graph = torch.cuda.CUDAGraph()
+    if captured:
+        stream = _side_stream(torch.cuda.current_device())
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            run()
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                all_runs()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+    again = graph.replay if captured else all_runs
+    again()
+
+    def sample() -> float:
+        begin.record()
+        again()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3 / REPEATS
+
+    return sample
+
+
+@dataclass
+class Choice:
+    """For one operator on one shape: the steps that were timed, and what each way took, us."""
+
+    name: str
+    steps: list[int] = field(default_factory=list)
+    us: dict[str, list[float]] = field(default_factory=dict)
+
+    def measure(self, rows: Tensor, ways: dict[str, Callable[[int], Any]]) -> None:
+        """Times the steps that are not known up to the rows at hand, and the last one whole."""
+        m = rows.shape[0]
+        for step in [step for step in STEPS if step < m] + [m]:
+            if self.steps and step <= self.steps[-1]:
+                continue
+            captured = step <= MOST_CAPTURED
+            samplers = {}
+            for name, way in ways.items():
+                try:
+                    samplers[name] = _sampler(partial(way, step), rows[:step].clone, captured)
+                except RuntimeError as error:
+                    if name == "stock":
+                        raise
+                    _log.warning("Sluice: %s of %d tokens, %s: %s", self.name, step, name, error)
+            times = [{name: s() for name, s in samplers.items()} for _ in range(SAMPLES)]  # in turns
+            for name in ways:
+                self.us.setdefault(name, []).append(min(t.get(name, math.inf) for t in times))
+            self.steps.append(step)
+        _log.info("Sluice: %s", self)
+
+    def fastest(self, m: int) -> str:
+        """At the step at or above m; above all of them, at the last."""
+        return self._fastest_at(min(bisect.bisect_left(self.steps, m), len(self.steps) - 1))
+
+    def _fastest_at(self, index: int) -> str:
+        best = min(self.us, key=lambda name: self.us[name][index])
+        enough = self.us[best][index] * (1 + MARGIN) <= self.us["stock"][index]
+        return best if enough else "stock"
+
+    def __str__(self) -> str:
+        steps = [
+            f"{step}:{self._fastest_at(i)}" + "".join(
+                f" {self.us['stock'][i] / us[i]:.2f}" for name, us in self.us.items() if name != "stock"
+            )
+            for i, step in enumerate(self.steps)
+        ]  # fmt: skip
+        others = " and ".join(name for name in self.us if name != "stock")
+        return f"{self.name}, by tokens who serves, stock's time over that of {others}: {', '.join(steps)}"
+
+
+choices: dict[tuple[Any, ...], Choice] = {}
+calls = dict.fromkeys(MLP, 0)  # of the operators, captured or run: shows whether they are there
+
+
+def chosen(
+    name: str, ways: dict[str, Way], x: Tensor, w_down: Tensor, activation: int,
+    on_rows: Callable[[Way, int], Any],
+) -> Way:  # fmt: skip
+    """The way for these rows; `on_rows` calls one on the first so many of them."""
+    m, (d, h) = x.shape[0], w_down.shape
+    best = "sluice"
+    if _mode != "force" and m > 0:
+        key = (name, d, h, x.dtype, activation, x.device)
+        choice = choices.get(key)
+        if choice is None or not choice.steps or m > 2 * choice.steps[-1]:
+            if not torch.cuda.is_current_stream_capturing():
+                choice = choices.setdefault(key, Choice(f"{name} {d}x{h} {ACTIVATIONS[activation]}"))
+                choice.measure(x, {n: partial(on_rows, way) for n, way in ways.items()})
+        best = "sluice" if choice is None or not choice.steps else choice.fastest(m)
+    calls[best] += 1
+    return ways[best]
+
+
+def _mlp(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int) -> Tensor:
+    rest = (w_gate_up, w_down, activation)
+    way = chosen("mlp", MLP, x, w_down, activation, lambda way, m: way(x[:m], *rest))
+    return way(x, *rest)
+
+
+def _norm_mlp(
+    x: Tensor, residual: Tensor, norm_weight: Tensor, w_gate_up: Tensor, w_down: Tensor, eps: float,
+    activation: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    rest = (norm_weight, w_gate_up, w_down, eps, activation)
+    way = chosen(
+        "norm_mlp", NORM_MLP, x, w_down, activation,
+        lambda way, m: way(x[:m], residual[:m], *rest),
+    )  # fmt: skip
+    return way(x, residual, *rest)
+
+
+def _add_norm_cpu(x: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = x.float() + residual.float()
+    n = functional.rms_norm(total, norm_weight.shape, norm_weight.float(), eps)
+    return n.to(x.dtype).contiguous(), total.to(x.dtype).contiguous()
+
+
+def _add_norm_cuda(x: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    from sluice.serving.add_norm import add_norm  # Triton, which only GPUs have
+
+    return add_norm(x, residual, norm_weight, eps)
+
+
+# --- registration
+
+_library: torch.library.Library | None = None
+
+
+def load() -> None:
+    """Defines the operators, once."""
+    global _library
+    if _library is not None:
+        return
+    assert ops.OPERATORS  # importing it has made torch.ops.sluice
+    _library = torch.library.Library("sluice_serving", "DEF")
+    _library.define("mlp(Tensor x, Tensor w_gate_up, Tensor w_down, int activation) -> Tensor")
+    _library.define(
+        "norm_mlp(Tensor x, Tensor residual, Tensor norm_weight, Tensor w_gate_up, Tensor w_down, "
+        "float eps, int activation) -> (Tensor, Tensor)"
+    )
+    _library.define(
+        "add_norm(Tensor x, Tensor residual, Tensor norm_weight, float eps) -> (Tensor, Tensor)"
+    )
+    _library.impl("add_norm", _add_norm_cpu, "CPU")
+    _library.impl("add_norm", _add_norm_cuda, "CUDA")
+    for key in ("CPU", "CUDA"):
+        _library.impl("mlp", _mlp, key)
+        _library.impl("norm_mlp", _norm_mlp, key)
+
+    @torch.library.register_fake("sluice_serving::mlp", lib=_library)
+    def _(x, *_rest):  # type: ignore[no-untyped-def]
+        return x.new_empty(x.shape)
+
+    for name in ("norm_mlp", "add_norm"):
+        torch.library.register_fake(
+            f"sluice_serving::{name}", lambda x, *_: (x.new_empty(x.shape), x.new_empty(x.shape)),
+            lib=_library,
+        )  # fmt: skip

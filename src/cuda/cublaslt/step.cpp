@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda.cublaslt: the plain products of an operator by cuBLASLt: down, x's and the weights'
+// gradients.
+#include <array>
+#include <cstdio>
+
+#include "cuda/cublaslt/api.hpp"
+#include "cuda/cublaslt/cublaslt.hpp"
+#include "cuda/half_types.hpp"
+#include "cuda/kernel_rows.hpp"
+#include "cuda/sm90/gemm/products.hpp"
+#include "cuda/sm90/gemm/table.hpp"
+#include "cuda/sm90/refusals.hpp"
+
+namespace sluice::cuda {
+namespace {
+
+using detail::Reason;
+using detail::refuse;
+using detail::Step;
+
+// A third of a millisecond of an H200. Below it `down` is a few waves at most, and cuBLASLt has
+// more tilings and splits of k; above it the two are within 2 %, or this library's own is ahead
+// (docs/kernels/cublaslt.md, section 5).
+constexpr double kMaxFlops = 250e9;
+// An H100's, whose L2 feeds this library's tiles less: cuBLASLt is 3 to 14 % ahead up to 3.6 TFLOP.
+constexpr double kNarrowL2MaxFlops = 3.7e12;
+
+// mlp_grad of so few tokens, whose weights' gradients are mostly what they store, or of so narrow
+// an x, which leaves few tiles to a product: cuBLASLt's take 1 to 39 % off the whole with bf16
+// gradients; in fp32 they were within 1.3 % at 8B, 512 tokens. Beyond, either may be ahead by 3 %
+// (the same section).
+constexpr std::int64_t kMaxGradTokens = 768;
+constexpr std::int64_t kMaxGradWidth = 2048;
+
+/// Which of the heuristic's algorithms.
+struct Choice {
+  int rank;
+};
+
+struct Matrix {
+  OperandSpec spec;
+  void* base;
+};
+
+Matrix at(const Step& step, Operand id) { return {step.spec(id), step.pointer(id)}; }
+
+bool evenly_strided(const Layout& layout) {
+  return layout.block_rows == 0 && layout.block_cols == 0;
+}
+
+std::int64_t stride_of(const Matrix& matrix) {
+  return matrix.spec.layout.row_stride_bytes / size_bytes(matrix.spec.dtype);
+}
+
+LtOperand operand(const Matrix& matrix, bool transposed) {
+  return {matrix.base, stride_of(matrix), transposed};
+}
+
+// Whether `second` is the lower half of one evenly strided matrix whose upper half is `first`.
+bool stacked(const Matrix& first, const Matrix& second) {
+  return evenly_strided(first.spec.layout) &&
+         static_cast<const char*>(second.base) ==
+             static_cast<const char*>(first.base) +
+                 first.spec.rows * first.spec.layout.row_stride_bytes;
+}
+
+// Whether `second` is the right half of one evenly strided matrix whose left half is `first`.
+bool side_by_side(const Matrix& first, const Matrix& second) {
+  const std::int64_t width = bytes_of(first.spec.dtype, first.spec.cols);
+  return evenly_strided(first.spec.layout) && first.spec.layout.row_stride_bytes >= 2 * width &&
+         static_cast<const char*>(second.base) == static_cast<const char*>(first.base) + width;
+}
+
+Reason layout_refusal(const Problem& p) {
+  for (const Operand id : {Operand::kH, Operand::kWDown, Operand::kY, Operand::kX, Operand::kWGate,
+                           Operand::kDg, Operand::kDx, Operand::kDwGate}) {
+    if (!is_used(p, id)) continue;
+    const OperandSpec spec = operand_spec(p, id);
+    const std::int64_t stride = spec.layout.row_stride_bytes;
+    if (stride % kCublasLtAlignment != 0 || stride < spec.cols * size_bytes(spec.dtype)) {
+      return refuse(
+          "%s: rows are %lld bytes apart, wanted a multiple of %lld not below their width",
+          spec.name, static_cast<long long>(stride), static_cast<long long>(kCublasLtAlignment));
+    }
+    if (!evenly_strided(spec.layout)) return refuse("%s: rows have several strides", spec.name);
+  }
+  return {};
+}
+
+Reason supports(const Problem& p, const Device& device) noexcept {
+  if (Reason reason = sm90::device_refusal(device); !reason.empty()) return reason;
+  if (device.cublaslt_version == 0) return refuse("%s", kCublasLtAbsent);
+  if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
+  if (Reason reason = sm90::copy_refusal(p); !reason.empty()) return reason;
+  if (p.residual != Residual::kNone) {
+    return refuse("residual: cuBLASLt rounds the product before it adds");
+  }
+  if (p.op == Op::kWeightGrad) {
+    if (p.dw_dtype != DType::kF32 && p.dw_dtype != p.x_dtype) {
+      return refuse("dw_gate: is %s, wanted fp32 or %s", to_string(p.dw_dtype),
+                    to_string(p.x_dtype));
+    }
+    if (p.accumulate_dw && p.dw_dtype != DType::kF32) {
+      return refuse("dw_gate: adds to fp32 alone, cuBLASLt rounds the product before it adds");
+    }
+  }
+  return layout_refusal(p);
+}
+
+std::size_t configs(const Problem&, const Device&, std::span<KernelConfig> out) noexcept {
+  std::array<Choice, kCublasLtRanks> ranks{};
+  for (int rank = 0; rank < kCublasLtRanks; ++rank) ranks[static_cast<std::size_t>(rank)] = {rank};
+  return detail::offer<Choice>(ranks, out);
+}
+
+void name_config(const KernelConfig& config, std::span<char> out) noexcept {
+  std::snprintf(out.data(), out.size(), "lt%d", detail::config_as<Choice>(config).rank);
+}
+
+std::size_t scratch_bytes(const detail::StepView&) noexcept {
+  return static_cast<std::size_t>(kCublasLtScratchBytes);
+}
+
+Status multiply(const Step& step, const LtProduct& product) {
+  return cublaslt_product(product, detail::config_as<Choice>(step.config).rank, step.device.ordinal,
+                          step.scratch, step.stream);
+}
+
+Status down(const Step& step) {
+  const Problem& p = step.problem;
+  const Matrix y = at(step, Operand::kY);
+  return multiply(step, {.m = p.m,
+                         .n = p.d,
+                         .k = p.h,
+                         .dtype = p.x_dtype,
+                         .a = operand(at(step, Operand::kH), false),
+                         .b = operand(at(step, Operand::kWDown), true),
+                         .out_dtype = y.spec.dtype,
+                         .out = y.base,
+                         .out_stride_elems = stride_of(y),
+                         .bias = step.pointer(Operand::kBDown)});
+}
+
+// dx is one product where gate and up lie in one evenly strided [2H, D] matrix, dg and du in one
+// [M, 2H] matrix. Two would round a partial sum: then it is this library's own.
+Status input_grad(const Step& step) {
+  const Problem& p = step.problem;
+  const Matrix w_gate = at(step, Operand::kWGate);
+  const Matrix dg = at(step, Operand::kDg);
+  if (!stacked(w_gate, at(step, Operand::kWUp)) || !side_by_side(dg, at(step, Operand::kDu))) {
+    return sm90::gemm::input_grad(step,
+                                  sm90::gemm::best_input_grad(p.m, p.d, p.h, step.device.sm_count));
+  }
+  const Matrix dx = at(step, Operand::kDx);
+  return multiply(step, {.m = p.m,
+                         .n = p.d,
+                         .k = 2 * p.h,
+                         .dtype = p.x_dtype,
+                         .a = operand(dg, false),
+                         .b = operand(w_gate, false),
+                         .out_dtype = dx.spec.dtype,
+                         .out = dx.base,
+                         .out_stride_elems = stride_of(dx)});
+}
+
+// out = leftᵀ·x; with `twice` left is dg and du side by side, out both gradients in one matrix.
+Status one_weight_grad(const Step& step, const Matrix& left, const Matrix& out, bool twice) {
+  if (out.base == nullptr) return {};
+  return multiply(step, {.m = twice ? 2 * out.spec.rows : out.spec.rows,
+                         .n = out.spec.cols,
+                         .k = step.problem.m,
+                         .dtype = step.problem.x_dtype,
+                         .a = operand(left, true),
+                         .b = operand(at(step, Operand::kX), false),
+                         .out_dtype = out.spec.dtype,
+                         .out = out.base,
+                         .out_stride_elems = stride_of(out),
+                         .accumulate = step.problem.accumulate_dw});
+}
+
+Status weight_grad(const Step& step) {
+  const Matrix dg = at(step, Operand::kDg);
+  const Matrix du = at(step, Operand::kDu);
+  const Matrix dw_gate = at(step, Operand::kDwGate);
+  const Matrix dw_up = at(step, Operand::kDwUp);
+  if (dw_gate.base != nullptr && stacked(dw_gate, dw_up) && side_by_side(dg, du)) {
+    return one_weight_grad(step, dg, dw_gate, true);
+  }
+  SLUICE_TRY(one_weight_grad(step, dg, dw_gate, false));
+  return one_weight_grad(step, du, dw_up, false);
+}
+
+Status launch(const Step& step, const Step* /*next*/) noexcept {
+  switch (step.problem.op) {
+    case Op::kDown:
+      return down(step);
+    case Op::kInputGrad:
+      return input_grad(step);
+    default:
+      return weight_grad(step);
+  }
+}
+
+std::string describe(const detail::StepView& s) {
+  const int version = s.device.cublaslt_version;
+  char text[160];
+  std::snprintf(text, sizeof(text), "algorithm %d of what cuBLASLt %d.%d.%d's heuristic offers",
+                detail::config_as<Choice>(s.config).rank, version / 10000, version / 100 % 100,
+                version % 100);
+  return text;
+}
+
+}  // namespace
+
+const detail::Kernel kCublasLt = {
+    .name = "cuda.cublaslt",
+    .backend = Backend::kCuda,
+    .ops = {Op::kDown, Op::kInputGrad, Op::kWeightGrad},
+    .supports = supports,
+    .configs = configs,
+    .name_config = name_config,
+    .launch = launch,
+    .describe = describe,
+    .scratch_bytes = scratch_bytes,
+};
+
+Reason cublaslt_yields(const Problem& p, const Device& device) noexcept {
+  if (p.op == Op::kMlpGrad || p.op == Op::kInputGrad || p.op == Op::kWeightGrad) {
+    if (p.m <= kMaxGradTokens || p.d <= kMaxGradWidth) return {};
+    return refuse("%s of m above %lld, d above %lld: this library's own is as fast",
+                  to_string(p.op), static_cast<long long>(kMaxGradTokens),
+                  static_cast<long long>(kMaxGradWidth));
+  }
+  const double down_flops =
+      2.0 * static_cast<double>(p.m) * static_cast<double>(p.d) * static_cast<double>(p.h);
+  const double most = sm90::gemm::has_narrow_l2(device.l2_bytes) ? kNarrowL2MaxFlops : kMaxFlops;
+  if (down_flops > most) {
+    return refuse("down of %.3g GFLOP: above %.3g this library's own is as fast", down_flops * 1e-9,
+                  most * 1e-9);
+  }
+  return {};
+}
+
+}  // namespace sluice::cuda

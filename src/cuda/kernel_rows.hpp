@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA's rows of the table of kernels, and what recipes ask of them beside.
+#pragma once
+
+#include <array>
+
+#include "core/kernel.hpp"
+
+namespace sluice::cuda {
+
+// sm90/decode/step.cpp: gate_up and down on Hopper for up to 64 tokens.
+extern const detail::Kernel kSm90Decode;
+/// The configs of gate_up and down behind it that should be tried together, best first.
+std::size_t decode_pairs(const Problem& gate_up, const Problem& down, const Device&,
+                         std::span<std::array<KernelConfig, 2>> out) noexcept;
+/// Why a launch of the norm costs less than to defer it into the decode kernel; nothing where it
+/// does not.
+[[nodiscard]] detail::Reason deferred_norm_yields(const Problem&, const Device&) noexcept;
+
+// sm90/gemm/step.cpp: Hopper's tensor cores, bf16 and fp16.
+extern const detail::Kernel kSm90Gemm;
+
+// cublaslt/step.cpp: plain products by cuBLASLt, where that library is found.
+extern const detail::Kernel kCublasLt;
+/// Why this library's own GEMMs are preferred to cuBLASLt's in an operator, as measured on an H200
+/// and, of down, an H100 (docs/kernels/cublaslt.md); nothing where cuBLASLt's are faster.
+[[nodiscard]] detail::Reason cublaslt_yields(const Problem&, const Device&) noexcept;
+
+// sm80/step.cpp: mma.sync on Ampere and newer, bf16 and fp16.
+extern const detail::Kernel kSm80Gemm;
+
+// norm/step.cpp: RMSNorm, add + RMSNorm, bf16 and fp16.
+extern const detail::Kernel kNorm;
+
+// elementwise/step.cpp: gate_mul and its gradient at the speed of memory.
+extern const detail::Kernel kElementwise;
+
+// simt/column_sum_step.cpp: sums over tokens, any type and layout.
+extern const detail::Kernel kColumnSum;
+
+// simt/step.cpp: CUDA cores, any GPU from sm_75, any shape, layout and alignment.
+extern const detail::Kernel kSimt;
+
+}  // namespace sluice::cuda

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda.norm: RMSNorm of x, or of x + x_residual, whose sum is stored where it has a place.
+#include <cstdio>
+
+#include "cuda/half_types.hpp"
+#include "cuda/kernel_rows.hpp"
+#include "cuda/norm/norm.hpp"
+
+namespace sluice::cuda {
+namespace {
+
+using detail::Reason;
+using detail::refuse;
+using detail::Step;
+using detail::StepView;
+using norm::Rows;
+
+Reason supports(const Problem& p, const Device& device) noexcept {
+  constexpr std::int64_t kUnit = 16;  // bytes of an access
+  if (device.compute_capability < 75) {
+    return refuse("needs compute capability 7.5, the device has %d.%d",
+                  device.compute_capability / 10, device.compute_capability % 10);
+  }
+  if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
+  if (p.d > norm::kMaxCols || p.d % 8 != 0) {
+    return refuse("d is %lld, the norm takes multiples of 8 up to %lld",
+                  static_cast<long long>(p.d), static_cast<long long>(norm::kMaxCols));
+  }
+  constexpr std::int64_t kMaxGrid = (std::int64_t{1} << 31) - 1;
+  if (p.m > kMaxGrid) return refuse("m is %lld, one CTA each", static_cast<long long>(p.m));
+  if (p.alignment_bytes < kUnit) {
+    return refuse("alignment_bytes is %lld, accesses need %lld",
+                  static_cast<long long>(p.alignment_bytes), static_cast<long long>(kUnit));
+  }
+  for (const Operand id : {Operand::kX, Operand::kXSum, Operand::kY}) {
+    if (!is_used(p, id)) continue;
+    const OperandSpec spec = operand_spec(p, id);
+    if (spec.layout.row_stride_bytes % kUnit != 0) {
+      return refuse("%s: a stride of %lld bytes is no multiple of %lld", spec.name,
+                    static_cast<long long>(spec.layout.row_stride_bytes),
+                    static_cast<long long>(kUnit));
+    }
+  }
+  return {};
+}
+
+std::size_t configs(const Problem&, const Device&, std::span<KernelConfig> out) noexcept {
+  if (!out.empty()) out[0] = {};
+  return 1;
+}
+
+void name_config(const KernelConfig&, std::span<char> out) noexcept {
+  std::snprintf(out.data(), out.size(), "row");
+}
+
+Status launch(const Step& step, const Step* /*next*/) noexcept {
+  const auto rows = [&](Operand id) {
+    void* const base = step.pointer(id);
+    if (base == nullptr) return Rows{};
+    return Rows{static_cast<char*>(base), step.spec(id).layout.row_stride_bytes};
+  };
+  norm::NormParams params;
+  params.cols = step.problem.d;
+  params.x = rows(Operand::kX);
+  params.residual = rows(Operand::kXResidual);
+  params.sum = rows(Operand::kXSum);
+  params.n = rows(Operand::kY);
+  params.weight = step.pointer(Operand::kNormWeight);
+  params.weight_offset = step.problem.norm.weight_offset;
+  params.eps = step.problem.norm.eps;
+  return norm::launch_norm(step.device, step.problem.m, step.problem.x_dtype, params, step.stream);
+}
+
+std::string describe(const StepView& s) {
+  return "a CTA a row: " + std::to_string(s.problem.m) + " CTAs on " +
+         std::to_string(s.device.sm_count) + " SMs";
+}
+
+}  // namespace
+
+const detail::Kernel kNorm = {
+    .name = "cuda.norm",
+    .backend = Backend::kCuda,
+    .ops = {Op::kNorm},
+    .supports = supports,
+    .configs = configs,
+    .name_config = name_config,
+    .launch = launch,
+    .describe = describe,
+};
+
+}  // namespace sluice::cuda

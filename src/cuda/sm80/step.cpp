@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda.sm80_gemm: gate_up and down by mma.sync and cp.async, from weights as they lie, on Ampere
+// and everything newer. One GEMM a launch (gemm.cuh).
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <iterator>
+#include <limits>
+
+#include "cuda/half_types.hpp"
+#include "cuda/kernel_rows.hpp"
+#include "cuda/sm80/launch.hpp"
+
+namespace sluice::cuda {
+namespace {
+
+using detail::Reason;
+using detail::refuse;
+using detail::Step;
+using detail::StepView;
+using sm80::GemmParams;
+using sm80::GemmShape;
+using sm80::Rows;
+using sm80::Tiling;
+
+constexpr std::int64_t kUnitBytes = 16;      // of a copy
+constexpr std::int64_t kUnit = 8;            // elements of it
+constexpr std::int64_t kMostTileRows = 256;  // no tiling has more
+constexpr int kLeastSmem = sm80::smem_bytes(sm80::kTilings[std::size(sm80::kTilings) - 1]);
+
+GemmShape shape_of(const Problem& p, const Device& device) {
+  return {p.m, p.op == Op::kGateUp ? 2 * p.h : p.d, device.sm_count, device.smem_per_block_bytes};
+}
+
+// Strides that would move a row's start off a multiple of 16 bytes.
+Reason stride_refusal(const OperandSpec& spec) {
+  if (spec.access == Access::kUnused || spec.rows == 0) return {};
+  const Layout& l = spec.layout;
+  if (l.row_stride_bytes % kUnitBytes != 0 || l.block_stride_bytes % kUnitBytes != 0) {
+    return refuse(
+        "%s: strides of rows and blocks are %lld and %lld bytes, wanted multiples of %lld",
+        spec.name, static_cast<long long>(l.row_stride_bytes),
+        static_cast<long long>(l.block_stride_bytes), static_cast<long long>(kUnitBytes));
+  }
+  if (l.block_cols != 0) return refuse("%s: has blocks of columns", spec.name);
+  // The kernel keeps the distance of a tile's rows from its first one, as 32 bits of 16 bytes.
+  constexpr std::int64_t kMost = std::int64_t{1} << 35;
+  const std::int64_t rows = std::min(kMostTileRows, spec.rows);
+  const std::int64_t run = l.block_rows == 0 ? rows : std::min(l.block_rows, rows);
+  const std::int64_t blocks = l.block_rows == 0 ? 0 : rows / l.block_rows + 1;
+  if (rows > 1 &&
+      (l.row_stride_bytes > kMost / run ||
+       blocks * std::min(l.block_stride_bytes, kMost) > kMost - run * l.row_stride_bytes)) {
+    return refuse("%s: %lld rows span more than 32 GiB", spec.name, static_cast<long long>(rows));
+  }
+  return {};
+}
+
+// Of launches: rows, weight rows and tiles are counted in 32 bits.
+Reason size_refusal(const Problem& p) {
+  constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
+  constexpr std::int64_t kMaxWidth = std::int64_t{1} << 25;  // also of the h that mlp keeps
+  if (p.m > kMaxRows || p.d > kMaxWidth || p.h > kMaxWidth) {
+    return refuse("m, d, h are %lld, %lld, %lld, wanted at most %lld, %lld, %lld",
+                  static_cast<long long>(p.m), static_cast<long long>(p.d),
+                  static_cast<long long>(p.h), static_cast<long long>(kMaxRows),
+                  static_cast<long long>(kMaxWidth), static_cast<long long>(kMaxWidth));
+  }
+  constexpr std::int64_t kLeastTile = 64;
+  const std::int64_t columns = std::max(p.d, p.h);
+  const std::int64_t tiles =
+      (p.m + kLeastTile - 1) / kLeastTile * ((columns + kLeastTile - 1) / kLeastTile);
+  if (tiles > std::numeric_limits<std::int32_t>::max()) {
+    return refuse("m by the wider of d and h is %lld tiles, wanted at most 2^31 - 1",
+                  static_cast<long long>(tiles));
+  }
+  return {};
+}
+
+Rows rows_of(const Step& step, Operand id) {
+  const void* const base = step.pointer(id);
+  if (base == nullptr) return {};
+  const Layout l = step.spec(id).layout;
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();  // more than there are rows
+  return {base, l.row_stride_bytes, l.block_stride_bytes,
+          static_cast<int>(std::min(l.block_rows, kMost))};
+}
+
+Reason supports(const Problem& p, const Device& device) noexcept {
+  if (device.compute_capability < 80 || device.smem_per_block_bytes < kLeastSmem) {
+    return refuse(
+        "needs an Ampere or newer GPU (8.0) with %d bytes of shared memory a block, "
+        "the device is %d.%d with %d",
+        kLeastSmem, device.compute_capability / 10, device.compute_capability % 10,
+        device.smem_per_block_bytes);
+  }
+  if (p.norm.enabled) return refuse("has no norm prologue");
+  if (p.save_g_u) return refuse("does not store g and u");
+  if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
+  if (p.alignment_bytes < kUnitBytes) {
+    return refuse("alignment_bytes is %lld, copies need %lld",
+                  static_cast<long long>(p.alignment_bytes), static_cast<long long>(kUnitBytes));
+  }
+  if (p.d % kUnit != 0 || p.h % kUnit != 0) {
+    return refuse("d is %lld and h %lld, wanted multiples of %lld (16 bytes)",
+                  static_cast<long long>(p.d), static_cast<long long>(p.h),
+                  static_cast<long long>(kUnit));
+  }
+  for (const OperandSpec& spec : operand_specs(p)) {
+    if (Reason reason = stride_refusal(spec); !reason.empty()) return reason;
+  }
+  return size_refusal(p);
+}
+
+std::size_t configs(const Problem& p, const Device& device, std::span<KernelConfig> out) noexcept {
+  std::array<Tiling, std::size(sm80::kTilings)> tilings;
+  const std::size_t count = sm80::ranked(shape_of(p, device), tilings);
+  return detail::offer<Tiling>(std::span(tilings).first(count), out);
+}
+
+void name_config(const KernelConfig& config, std::span<char> out) noexcept {
+  sm80::name_tiling(detail::config_as<Tiling>(config), out);
+}
+
+Status launch(const Step& step, const Step* /*next*/) noexcept {
+  const Problem& p = step.problem;
+  const bool gate_up = p.op == Op::kGateUp;
+  const Operand out = gate_up ? Operand::kH : Operand::kY;
+  GemmParams params{};
+  params.x = rows_of(step, gate_up ? Operand::kX : Operand::kH);
+  params.w[0] = rows_of(step, gate_up ? Operand::kWGate : Operand::kWDown);
+  if (gate_up) params.w[1] = rows_of(step, Operand::kWUp);
+  params.out = step.pointer(out);
+  params.out_row_bytes = step.spec(out).layout.row_stride_bytes;
+  params.m = static_cast<int>(p.m);
+  params.n = static_cast<int>(gate_up ? p.h : p.d);
+  params.k = static_cast<int>(gate_up ? p.d : p.h);
+  params.gate = p.gate;
+  params.bias[0] = step.pointer(gate_up ? Operand::kBGate : Operand::kBDown);
+  params.bias[1] = step.pointer(Operand::kBUp);
+  params.residual = rows_of(step, Operand::kResidual);
+  const sm80::GemmLaunch launched{detail::config_as<Tiling>(step.config), p.x_dtype,
+                                  step.device.ordinal, step.stream};
+  return gate_up ? sm80::launch_gate_up(launched, params) : sm80::launch_down(launched, params);
+}
+
+std::string describe(const StepView& s) {
+  const auto t = detail::config_as<Tiling>(s.config);
+  const GemmShape shape = shape_of(s.problem, s.device);
+  const std::int64_t rows = (shape.m + t.tile_m - 1) / t.tile_m;
+  const std::int64_t columns = (shape.n + t.tile_n - 1) / t.tile_n;
+  const double slots = static_cast<double>(s.device.sm_count) * t.resident;
+  char text[200];
+  std::snprintf(text, sizeof(text),
+                "%lld x %lld tiles of %d rows by %d weight rows, %.2f waves of %d a SM on %d SMs",
+                static_cast<long long>(rows), static_cast<long long>(columns), t.tile_m, t.tile_n,
+                static_cast<double>(rows * columns) / slots, t.resident, s.device.sm_count);
+  return text;
+}
+
+}  // namespace
+
+const detail::Kernel kSm80Gemm = {
+    .name = "cuda.sm80_gemm",
+    .backend = Backend::kCuda,
+    .ops = {Op::kGateUp, Op::kDown},
+    .supports = supports,
+    .configs = configs,
+    .name_config = name_config,
+    .launch = launch,
+    .describe = describe,
+};
+
+}  // namespace sluice::cuda

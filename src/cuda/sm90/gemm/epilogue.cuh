@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// From accumulators to the output tile in shared memory: bias, gate, gate's gradient or residual,
+// rounding, stmatrix. A gated tile's accumulators hold chunks of eight columns of gate and of up in
+// turns.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/stmatrix.cuh"
+#include "cuda/sm90/gemm/params.hpp"
+#include "cuda/sm90/gemm/tile.cuh"
+#include "cuda/tile/activation.cuh"
+#include "cuda/tile/pair.cuh"
+#include "math/gate.hpp"
+
+namespace sluice::cuda::sm90::gemm {
+
+using tile::load_pair;
+using tile::pack;
+using tile::Pair;
+using tile::unpack;
+
+// Byte offset of the 16-byte chunk (row, chunk) in the out tile: boxes of kOutBoxCols columns, each
+// swizzled as its tensor map says (rows of 128 bytes by row % 8, of 64 by row / 2 % 4, of 32 by
+// row / 4 % 2).
+template <class Cfg>
+__device__ __forceinline__ int out_offset(int row, int chunk) {
+  constexpr int kChunks = Cfg::kOutBoxCols / 8;
+  const int box = chunk / kChunks;
+  const int in_box = chunk % kChunks;
+  const int swizzled = in_box ^ (row / (8 / kChunks) % kChunks);
+  return box * (kOutRows * Cfg::kOutBoxCols * 2) + row * (Cfg::kOutBoxCols * 2) + swizzled * 16;
+}
+
+// Writes the out tile's 64 rows. `values(p, i)` gives the pair of columns
+// 8 p + 2 (lane % 4) of row 8 i + lane / 4 of the warp's 16.
+template <class Cfg, class Values>
+__device__ __forceinline__ void store_rows(char* out, const Values& values) {
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x % 128 / 32;
+  // stmatrix takes one row address a lane: matrices 0, 1 are rows 0-7, 8-15 of chunk p; 2, 3 of p
+  // + 1.
+  const int row = warp * 16 + (lane / 8 % 2) * 8 + lane % 8;
+#pragma unroll
+  for (int p = 0; p < Cfg::kOutCols / 8; p += 2) {
+    using Element = typename Cfg::Element;
+    ptx::stmatrix_x4(out + out_offset<Cfg>(row, p + lane / 16), pack<Element>(values(p, 0)),
+                     pack<Element>(values(p, 1)), pack<Element>(values(p + 1, 0)),
+                     pack<Element>(values(p + 1, 1)));
+  }
+}
+
+// How a gated tile holds its sums: `turn` (one, two or four) chunks of eight columns of the paired
+// view's first half, then the same columns of its second, by turns.
+struct PairOrder {
+  int turn;
+  bool up_first;  // the first half is up
+};
+
+__device__ __forceinline__ PairOrder pair_order(const GemmParams& p) {
+  return {p.pair.groups_a_run, p.up_first != 0};
+}
+
+// The pairs that store_rows() asks for, from the sums of 64 rows: g (`up` false) or u as they are.
+// NOTE: every candidate is read, then one is chosen: an array whose index is chosen lies in memory.
+// And up_first is asked before the turn: what g and u have in common ptxas would work out for all
+// accumulators ahead of the gate, and spill.
+template <class Cfg>
+__device__ __forceinline__ Pair half_pair(const PairOrder& order, bool up,
+                                          const float (&d)[Cfg::kTileN / 2], int c, int i) {
+  const bool second = up != order.up_first;
+  const int turns = order.turn;
+  const auto by_turns = [&](int turn, int x) {
+    const int first = 4 * (c / turn * 2 * turn + c % turn) + 2 * i + x;
+    const float a = d[first];
+    const float b = d[first + 4 * turn];
+    return second ? b : a;
+  };
+  const auto sum = [&](int x) {
+    const float one = by_turns(1, x);
+    const float two = by_turns(2, x);
+    const float sum = turns == 2 ? two : one;
+    if constexpr (Cfg::kTileN % 64 == 0) {  // longest_run()
+      const float four = by_turns(4, x);
+      return turns == 4 ? four : sum;
+    }
+    return sum;
+  };
+  return {sum(0), sum(1)};
+}
+
+// Adds b_gate and b_up to 64 rows of sums: d then holds g and u.
+template <class Cfg>
+__device__ __forceinline__ void add_biases(const GemmParams& p, Tile tile,
+                                           float (&d)[Cfg::kTileN / 2]) {
+  if (p.bias0 == nullptr) return;
+  using Element = typename Cfg::Element;
+  // A power of two: nothing is divided by what only the launch knows.
+  const int turn = p.pair.groups_a_run;
+  const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int chunk = 0; chunk < Cfg::kTileN / 8; ++chunk) {
+    const bool up = ((chunk & turn) != 0) != (p.up_first != 0);
+    const int col = col0 + 4 * (chunk & -2 * turn) + 8 * (chunk & (turn - 1));
+    const Pair bias = load_pair<Element>(up ? p.bias1 : p.bias0, col, col < p.n, col + 1 < p.n);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      d[4 * chunk + 2 * i] += bias.lo;
+      d[4 * chunk + 2 * i + 1] += bias.hi;
+    }
+  }
+}
+
+// What a config's EpiloguePart makes of two neighbours of h or y in fp32, before they are rounded:
+// nothing. tests/device/epilogue_part_test.cu adds another.
+struct Unchanged {
+  __device__ __forceinline__ Pair operator()(Pair v) const { return v; }
+};
+
+// h = gate(g, u).
+template <class Cfg>
+__device__ __forceinline__ Pair gated(const Gate& gate, Pair g, Pair u) {
+  return typename Cfg::EpiloguePart{}(
+      {math::gate_mul(gate, g.lo, u.lo), math::gate_mul(gate, g.hi, u.hi)});
+}
+
+template <class Cfg>
+__device__ __forceinline__ Pair gated_pair(const PairOrder& order, const Gate& gate,
+                                           const float (&d)[Cfg::kTileN / 2], int c, int i) {
+  return gated<Cfg>(gate, half_pair<Cfg>(order, false, d, c, i),
+                    half_pair<Cfg>(order, true, d, c, i));
+}
+
+// y = d + bias + residual at (row, col), a place that may lie outside.
+template <class Cfg>
+__device__ __forceinline__ Pair plain_pair(const GemmParams& p, const float (&d)[Cfg::kTileN / 2],
+                                           int c, int i, int row, int col) {
+  using Element = typename Cfg::Element;
+  Pair v{d[4 * c + 2 * i], d[4 * c + 2 * i + 1]};
+  if (p.bias0 != nullptr) {
+    const Pair b = load_pair<Element>(p.bias0, col, col < p.n, col + 1 < p.n);
+    v.lo += b.lo;
+    v.hi += b.hi;
+  }
+  if (p.residual != nullptr && row < p.m) {
+    const char* line = static_cast<const char*>(p.residual) + row * p.residual_row_bytes;
+    const Pair r = load_pair<Element>(line, col, col < p.n, col + 1 < p.n);
+    v.lo += r.lo;
+    v.hi += r.hi;
+  }
+  return typename Cfg::EpiloguePart{}(v);
+}
+
+// g (`up` false) or u, 64 rows.
+template <class Cfg>
+__device__ __forceinline__ void half_rows(const GemmParams& p, bool up, char* out,
+                                          const float (&d)[Cfg::kTileN / 2]) {
+  const PairOrder order = pair_order(p);
+  store_rows<Cfg>(out, [&](int c, int i) { return half_pair<Cfg>(order, up, d, c, i); });
+}
+
+// h = gate(g, u) for 64 rows.
+template <class Cfg>
+__device__ __forceinline__ void gated_rows(const PairOrder& order, const Gate& gate, char* out,
+                                           const float (&d)[Cfg::kTileN / 2]) {
+  store_rows<Cfg>(out, [&](int c, int i) { return gated_pair<Cfg>(order, gate, d, c, i); });
+}
+
+// The same by the launch's gate and order. Plain silu in turns of one chunk, which nearly every
+// launch is, has bodies without choices: 7 instructions an element where there were 11.
+template <class Cfg>
+__device__ __forceinline__ void gate_rows(const GemmParams& p, char* out,
+                                          const float (&d)[Cfg::kTileN / 2]) {
+  const PairOrder order = pair_order(p);
+  if (order.turn == 1 && p.gate.activation == Activation::kSilu && math::is_plain(p.gate)) {
+    const Gate silu = tile::plain_gate(Activation::kSilu);
+    if (order.up_first) return gated_rows<Cfg>({1, true}, silu, out, d);
+    return gated_rows<Cfg>({1, false}, silu, out, d);
+  }
+  tile::with_epilogue_gate(p.gate, [&](const Gate& gate) { gated_rows<Cfg>(order, gate, out, d); });
+}
+
+// From dh in d, and a piece of g and behind it of u in shared memory: dg and du in their places, h
+// in d, whose `box`-th 64 columns they are. A warp reads and writes its own 16 rows alone, 8
+// columns of both at a time. NOTE: ptxas has few registers beside 192 accumulators. Sixteen columns
+// at a time, or h already rounded in half of d, spill accumulators in the product's loop.
+template <class Cfg>
+__device__ __forceinline__ void grad_rows(const Gate& gate, char* g_u, int box,
+                                          float (&d)[Cfg::kTileN / 2]) {
+  using Element = typename Cfg::Element;
+  constexpr int kChunks = kColumnBox / 8;
+  const int lane = threadIdx.x % 32;
+  const int row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+  char* lines = g_u + lane / 16 * Cfg::kPieceBytes;
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    char* at = lines + out_offset<Cfg>(row, c);
+    std::uint32_t words[4];  // g of rows i = 0, 1, then u
+    ptx::ldmatrix_x4(words, ptx::shared_address(at));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float* sums = d + 4 * (kChunks * box + c) + 2 * i;
+      const Pair g = unpack<Element>(words[i]);
+      const Pair u = unpack<Element>(words[2 + i]);
+      const auto lo = math::gate_mul_grad(gate, g.lo, u.lo, sums[0]);
+      const auto hi = math::gate_mul_grad(gate, g.hi, u.hi, sums[1]);
+      words[i] = pack<Element>({lo.dg, hi.dg});
+      words[2 + i] = pack<Element>({lo.du, hi.du});
+      sums[0] = lo.h;
+      sums[1] = hi.h;
+    }
+    ptx::stmatrix_x4(at, words[0], words[1], words[2], words[3]);
+  }
+}
+
+// The h that grad_rows() left in d: a piece.
+template <class Cfg>
+__device__ __forceinline__ void grad_h_rows(char* out, int box, const float (&d)[Cfg::kTileN / 2]) {
+  using Element = typename Cfg::Element;
+  constexpr int kChunks = kColumnBox / 8;
+  const int lane = threadIdx.x % 32;
+  const int row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+#pragma unroll
+  for (int c = 0; c < kChunks; c += 2) {
+    const float* h = d + 4 * (kChunks * box + c);
+    ptx::stmatrix_x4(out + out_offset<Cfg>(row, c + lane / 16), pack<Element>({h[0], h[1]}),
+                     pack<Element>({h[2], h[3]}), pack<Element>({h[4], h[5]}),
+                     pack<Element>({h[6], h[7]}));
+  }
+}
+
+// 64 rows of a weight's gradient to memory, pairs of columns: four lanes fill a sector of fp32.
+// What is added to is read eight pairs at a time, since a store may not pass a later load.
+template <class Cfg>
+__device__ __forceinline__ void add_grad_rows(const GemmParams& p, Tile tile, int m0,
+                                              const float (&d)[Cfg::kTileN / 2]) {
+  using Element = typename Cfg::Element;
+  constexpr int kBatch = kColumnBox / 8;
+  static_assert(Cfg::kOutCols % kColumnBox == 0);
+  const GradRows& out = p.grad;
+  const int lane = threadIdx.x % 32;
+  const int col0 = first_col<Cfg>(tile) + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = m0 + threadIdx.x % 128 / 32 * 16 + 8 * i + lane / 4;
+    if (row >= p.m) continue;
+    char* line = out.base + (out.block_rows == 0 ? row * out.row_stride_bytes
+                                                 : row / out.block_rows * out.block_stride_bytes +
+                                                       row % out.block_rows * out.row_stride_bytes);
+    auto* wide = reinterpret_cast<float2*>(line + col0 * 4LL);  // steps of 8 columns: 4 pairs
+    auto* tail = reinterpret_cast<std::uint32_t*>(line + col0 * 2LL);  // likewise
+#pragma unroll
+    for (int first = 0; first < Cfg::kOutCols / 8; first += kBatch) {
+      if (tile.tail && first > 0) break;
+      Pair there[kBatch] = {};
+#pragma unroll
+      for (int c = 0; c < kBatch; ++c) {
+        if (out.accumulate == 0 || col0 + 8 * (first + c) >= p.n) continue;
+        if (out.fp32 != 0) {
+          const float2 v = wide[4 * (first + c)];
+          there[c] = {v.x, v.y};
+        } else {
+          there[c] = unpack<Element>(tail[4 * (first + c)]);
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < kBatch; ++c) {
+        if (col0 + 8 * (first + c) >= p.n) continue;
+        const int at = 4 * (first + c) + 2 * i;
+        const Pair v{d[at] + there[c].lo, d[at + 1] + there[c].hi};
+        if (out.fp32 != 0) {
+          wide[4 * (first + c)] = make_float2(v.lo, v.hi);
+        } else {
+          tail[4 * (first + c)] = pack<Element>(v);
+        }
+      }
+    }
+  }
+}
+
+// y = d + bias + residual for 64 rows.
+template <class Cfg>
+__device__ __forceinline__ void plain_rows(const GemmParams& p, Tile tile, int m0, char* out,
+                                           const float (&d)[Cfg::kTileN / 2]) {
+  const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
+  const int first_row = m0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  store_rows<Cfg>(out, [&](int c, int i) {
+    return plain_pair<Cfg>(p, d, c, i, first_row + 8 * i, col0 + 8 * c);
+  });
+}
+
+}  // namespace sluice::cuda::sm90::gemm

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda.sm90_gemm: gate_up, down and the products of the backward pass on Hopper's tensor cores,
+// from weights as they lie. One persistent GEMM a launch (kernel.cuh, stream_k/kernel.cuh).
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "cuda/half_types.hpp"
+#include "cuda/host/tensor_map.hpp"
+#include "cuda/kernel_rows.hpp"
+#include "cuda/sm90/gemm/launch.hpp"
+#include "cuda/sm90/gemm/products.hpp"
+#include "cuda/sm90/refusals.hpp"
+
+namespace sluice::cuda {
+namespace {
+
+using detail::Reason;
+using detail::refuse;
+using detail::Step;
+using detail::StepView;
+using sm90::gemm::GemmKind;
+using sm90::gemm::GemmShape;
+using sm90::gemm::Tiling;
+using ll = long long;
+
+bool splits_lines(const Problem& p, Operand id) {
+  return sm90::gemm::splits_lines(operand_spec(p, id).layout.row_stride_bytes);
+}
+
+GemmShape shape_of(const Problem& p, const Device& device) {
+  const bool narrow_l2 = sm90::gemm::has_narrow_l2(device.l2_bytes);
+  switch (p.op) {
+    case Op::kGateUp: {
+      GemmShape shape{p.m, 2 * p.h, p.d, GemmKind::kGateUp, device.sm_count};
+      const Layout w = operand_spec(p, Operand::kWGate).layout;
+      if (w.block_rows < p.h) shape.block_groups = w.block_rows / kPairGroupRows;
+      shape.turns = blocks_alternate(w);
+      shape.narrow_l2 = narrow_l2;
+      shape.splits_x = splits_lines(p, Operand::kX);
+      shape.splits_w = splits_lines(p, Operand::kWGate);
+      return shape;
+    }
+    case Op::kDown: {
+      GemmShape shape{p.m, p.d, p.h, GemmKind::kDown, device.sm_count};
+      shape.narrow_l2 = narrow_l2;
+      shape.splits_x = splits_lines(p, Operand::kH);
+      shape.splits_w = splits_lines(p, Operand::kWDown);
+      return shape;
+    }
+    case Op::kGateUpGrad:
+      return {p.m, p.h, p.d, GemmKind::kGateUpGrad, device.sm_count};
+    case Op::kInputGrad:
+      return {p.m, p.d, 2 * p.h, GemmKind::kInputGrad, device.sm_count};
+    default:
+      return {p.h, p.d, p.m, GemmKind::kWeightGrad, device.sm_count};
+  }
+}
+
+// Sizes and strides that the copy engine cannot walk.
+Reason shape_refusal(const Problem& p) {
+  // The kernels count rows, weight rows (2 H) and columns in 32 bits.
+  constexpr std::int64_t kMaxDim = std::int64_t{1} << 29;
+  if (p.m > kMaxDim || p.d > kMaxDim || p.h > kMaxDim) {
+    return refuse("m, d, h are %lld, %lld, %lld, wanted at most %lld each", ll{p.m}, ll{p.d},
+                  ll{p.h}, ll{kMaxDim});
+  }
+  // g and du share the layouts of u and dg.
+  for (const Operand id : {Operand::kX, Operand::kDy, Operand::kH, Operand::kWDown, Operand::kY,
+                           Operand::kG, Operand::kDg, Operand::kDx}) {
+    if (!is_used(p, id)) continue;
+    if (Reason reason = matrix_view_refusal(operand_spec(p, id)); !reason.empty()) return reason;
+  }
+  if (!is_used(p, Operand::kWGate)) return {};
+  const OperandSpec w_gate = operand_spec(p, Operand::kWGate);
+  // dx reads the weights as two plain matrices.
+  return p.op == Op::kGateUp ? pair_view_refusal(w_gate) : matrix_view_refusal(w_gate);
+}
+
+// Pairs of neighbouring columns of a weight's gradient are stored at once.
+Reason grad_rows_refusal(const Problem& p) {
+  if (p.op != Op::kWeightGrad) return {};
+  const OperandSpec spec = operand_spec(p, Operand::kDwGate);
+  if (spec.dtype != DType::kF32 && spec.dtype != p.x_dtype) {
+    return refuse("%s: is %s, wanted fp32 or %s", spec.name, to_string(spec.dtype),
+                  to_string(p.x_dtype));
+  }
+  const std::int64_t pair = 2 * size_bytes(spec.dtype);
+  const Layout& l = spec.layout;
+  if (l.row_stride_bytes % pair != 0 || l.block_stride_bytes % pair != 0) {
+    return refuse(
+        "%s: strides of rows and blocks are %lld and %lld bytes, wanted multiples of %lld",
+        spec.name, ll{l.row_stride_bytes}, ll{l.block_stride_bytes}, ll{pair});
+  }
+  return {};
+}
+
+Reason supports(const Problem& p, const Device& device) noexcept {
+  if (Reason reason = sm90::device_refusal(device); !reason.empty()) return reason;
+  if (p.norm.enabled) return refuse("has no norm prologue");
+  if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
+  if (Reason reason = sm90::copy_refusal(p); !reason.empty()) return reason;
+  if (Reason reason = shape_refusal(p); !reason.empty()) return reason;
+  return grad_rows_refusal(p);
+}
+
+std::size_t configs(const Problem& p, const Device& device, std::span<KernelConfig> out) noexcept {
+  std::array<Tiling, detail::kMaxConfigs> tilings;
+  const std::size_t count = sm90::gemm::ranked(shape_of(p, device), tilings);
+  return detail::offer<Tiling>(std::span(tilings).first(count), out);
+}
+
+void name_config(const KernelConfig& config, std::span<char> out) noexcept {
+  sm90::gemm::name_tiling(detail::config_as<Tiling>(config), out);
+}
+
+std::size_t scratch_bytes(const StepView& s) noexcept {
+  const auto tiling = detail::config_as<Tiling>(s.config);
+  if (!tiling.is_stream_k()) return 0;
+  return static_cast<std::size_t>(
+      sm90::gemm::stream_k_partial_bytes(shape_of(s.problem, s.device), tiling));
+}
+
+Status launch(const Step& step, const Step* /*next*/) noexcept {
+  const auto tiling = detail::config_as<Tiling>(step.config);
+  switch (step.problem.op) {
+    case Op::kGateUp:
+      return sm90::gemm::gate_up(step, tiling);
+    case Op::kDown:
+      return sm90::gemm::down(step, tiling);
+    case Op::kGateUpGrad:
+      return sm90::gemm::gate_up_grad(step, tiling);
+    case Op::kInputGrad:
+      return sm90::gemm::input_grad(step, tiling);
+    default:
+      SLUICE_TRY(sm90::gemm::weight_grad(step, tiling, Operand::kDg, Operand::kDwGate));
+      return sm90::gemm::weight_grad(step, tiling, Operand::kDu, Operand::kDwUp);
+  }
+}
+
+std::string describe(const StepView& s) {
+  const auto t = detail::config_as<Tiling>(s.config);
+  const GemmShape shape = shape_of(s.problem, s.device);
+  const std::int64_t rows = (shape.m + t.rows - 1) / t.rows;
+  const std::int64_t columns = (shape.n + t.tile_n - 1) / t.tile_n;
+  char text[320];
+  int size = std::snprintf(
+      text, sizeof(text), "%lld x %lld tiles of %d rows by %d weight rows, clusters of %d, %s; ",
+      ll{rows}, ll{columns}, t.rows, t.tile_n, t.cluster,
+      t.swaps_ab()                                       ? "swap-AB"
+      : t.schedule == sm90::gemm::Schedule::kPingpong    ? "pingpong"
+      : t.schedule == sm90::gemm::Schedule::kCooperative ? "cooperative"
+                                                         : "cooperative stages");
+  const auto room = sizeof(text) - static_cast<std::size_t>(size);
+  if (t.is_stream_k()) {
+    const sm90::gemm::StreamK k = sm90::gemm::stream_k_schedule(shape, t);
+    std::snprintf(text + size, room, "stream-K: %d workers of %d or %d stages of 64 columns",
+                  k.workers, k.each, k.each + (k.rest > 0 ? 1 : 0));
+  } else {
+    const std::int64_t slots = std::max(1, s.device.sm_count / t.cluster);
+    const std::int64_t tiles = (rows + t.cluster - 1) / t.cluster * columns;
+    std::snprintf(text + size, room, "%.2f waves on %d SMs",
+                  static_cast<double>(tiles) / static_cast<double>(slots), s.device.sm_count);
+  }
+  return text;
+}
+
+}  // namespace
+
+const detail::Kernel kSm90Gemm = {
+    .name = "cuda.sm90_gemm",
+    .backend = Backend::kCuda,
+    .ops = {Op::kGateUp, Op::kDown, Op::kGateUpGrad, Op::kInputGrad, Op::kWeightGrad},
+    .supports = supports,
+    .configs = configs,
+    .name_config = name_config,
+    .launch = launch,
+    .describe = describe,
+    .scratch_bytes = scratch_bytes,
+};
+
+}  // namespace sluice::cuda

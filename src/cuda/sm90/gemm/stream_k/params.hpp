@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the stream-K kernel takes, and its launch as the host sees it.
+#pragma once
+
+#include "cuda/host/workspace.hpp"
+#include "cuda/sm90/gemm/launch.hpp"
+
+namespace sluice::cuda::sm90::gemm {
+
+/// A row-major matrix of the kernel's element type.
+struct OutputRows {
+  char* base;
+  long long row_bytes;
+};
+
+struct StreamKParams {
+  GemmParams gemm;   // x with boxes of the tiling's rows; its output maps are used if swapped
+  StreamK schedule;  // set by the launch
+  OutputRows out;    // h or y
+  OutputRows g;      // gate_up, if gemm.save
+  OutputRows u;      // as g
+  float* partials;   // stream_k_partial_bytes()
+  WorkspaceHeader* header;  // tickets
+};
+
+/// Fills order and schedule for the tiling and enqueues the kernel, programmatically. kInternal for
+/// a tiling that tilings() does not list. launch.cu.
+Status launch_stream_k(const GemmLaunch& launch, GemmKind kind, StreamKParams& params) noexcept;
+
+}  // namespace sluice::cuda::sm90::gemm

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tiling the Hopper GEMM uses for which shape: pure arithmetic, tested on any CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "cuda/sm90/gemm/stream_k/schedule.hpp"
+
+namespace sluice::cuda::sm90::gemm {
+
+inline constexpr int kTileM = 128;   ///< rows of x a CTA, but under stream-K
+inline constexpr int kTileK = 64;    ///< of a stage; 128 bytes: one swizzle atom
+inline constexpr int kOutRows = 64;  ///< of the out tile: what a consumer finishes at a time
+/// Operands with k along their rows come by boxes of so many columns; a tail tile has one.
+inline constexpr int kColumnBox = 64;
+
+/// What a GEMM of the family makes of its sums.
+enum class GemmKind : std::uint8_t {
+  kGateUp = 0,      ///< h, and g and u if asked: weight rows in pairs of gate and up
+  kDown = 1,        ///< y
+  kGateUpGrad = 2,  ///< dg, du, and h if asked, from dh: W_down with its columns as weight rows
+  kInputGrad =
+      3,  ///< dx, two products in one sum: W_gate and W_up with their columns as weight rows
+  kWeightGrad = 4,  ///< a weight's gradient: both sides with their columns as rows, k are tokens
+};
+
+/// How CTAs divide the output, and consumers a tile.
+enum class Schedule : std::uint8_t {
+  kCooperative,  ///< whole tiles in waves; both consumers share a tile
+  kPingpong,     ///< whole tiles in waves; consumers have a tile each, by turns
+  kStreamK,      ///< equal shares of bytes instead of whole tiles, stream_k/schedule.hpp
+  /// Stream-K where x and the weights change places in the WGMMA. Weight rows are its rows, tokens
+  /// its columns, which come in eights where rows come in 64.
+  kStreamKSwapAB,
+};
+
+/// A kernel instantiation and how it walks the output.
+struct Tiling {
+  int tile_n = 192;  ///< weight rows a tile; half as many output columns in gate_up
+  int cluster = 2;   ///< CTAs that share the weight tile by multicast, `rows` rows of x each
+  Schedule schedule = Schedule::kPingpong;
+  int group = 8;      ///< row tiles that are walked together, for L2
+  int rows = kTileM;  ///< rows of x a CTA
+
+  [[nodiscard]] constexpr bool is_stream_k() const noexcept {
+    return schedule == Schedule::kStreamK || swaps_ab();
+  }
+  [[nodiscard]] constexpr bool swaps_ab() const noexcept {
+    return schedule == Schedule::kStreamKSwapAB;
+  }
+  friend constexpr bool operator==(const Tiling&, const Tiling&) = default;
+};
+
+/// All kernels of gate_up, each in two types; a new one is a line here. A ring has as many stages
+/// as fit beside what else is in shared memory.
+inline constexpr Tiling kGateUpTilings[] = {
+    {192, 2, Schedule::kPingpong, 8},
+    {160, 2, Schedule::kPingpong, 8},
+    {128, 2, Schedule::kPingpong, 8},
+    {192, 1, Schedule::kPingpong, 16},
+    {160, 1, Schedule::kPingpong, 16},
+    {128, 1, Schedule::kPingpong, 16},
+    {224, 1, Schedule::kCooperative, 16},
+    {224, 1, Schedule::kStreamK, 16, 128},
+    {224, 1, Schedule::kStreamK, 16, 192},
+    {224, 1, Schedule::kStreamKSwapAB, 16, 144},
+    {224, 1, Schedule::kStreamKSwapAB, 16, 160},
+};
+inline constexpr Tiling kDownTilings[] = {
+    {192, 2, Schedule::kPingpong, 8},      {128, 2, Schedule::kPingpong, 8},
+    {192, 1, Schedule::kPingpong, 16},     {128, 1, Schedule::kPingpong, 16},
+    {128, 1, Schedule::kStreamK, 16, 64},  {128, 1, Schedule::kStreamK, 16, 128},
+    {192, 1, Schedule::kStreamK, 16, 192}, {256, 2, Schedule::kStreamK, 8, 128},
+};
+/// Its long epilogue has to run beside the other consumer's product: no cooperative tiles. Each
+/// twice in each type, for plain silu and for every other gate.
+inline constexpr Tiling kGateUpGradTilings[] = {
+    {192, 2, Schedule::kPingpong, 8},
+    {128, 2, Schedule::kPingpong, 8},
+    {128, 1, Schedule::kPingpong, 16},
+};
+/// Of dx, and of the weights' gradients.
+inline constexpr Tiling kGradTilings[] = {
+    {192, 2, Schedule::kPingpong, 8},
+    {128, 2, Schedule::kPingpong, 8},
+};
+
+/// The tilings that exist for a kind.
+[[nodiscard]] constexpr std::span<const Tiling> tilings(GemmKind kind) noexcept {
+  switch (kind) {
+    case GemmKind::kGateUp:
+      return kGateUpTilings;
+    case GemmKind::kDown:
+      return kDownTilings;
+    case GemmKind::kGateUpGrad:
+      return kGateUpGradTilings;
+    case GemmKind::kInputGrad:
+    case GemmKind::kWeightGrad:
+      break;
+  }
+  return kGradTilings;
+}
+
+/// What the choice depends on. `n` counts weight rows: 2 H for gate_up, D for down, H for
+/// gate_up_grad, the columns of the output for the others.
+struct GemmShape {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  GemmKind kind = GemmKind::kDown;
+  int sm_count = 132;
+  bool partials = true;  ///< partial sums have a place in the workspace: stream-K may serve
+  /// Groups of 8 rows in a block, where gate and up alternate in blocks of more; 0 elsewhere.
+  std::int64_t block_groups = 0;
+  bool turns = false;      ///< those blocks take turns in one run of rows
+  bool narrow_l2 = false;  ///< has_narrow_l2() of the device
+  bool splits_x = false;   ///< splits_lines() of the A operand
+  bool splits_w = false;   ///< of the weights
+};
+
+/// Whether rows so far apart begin inside a line of L2: the 128 bytes that a stage has of one are
+/// then parts of two lines.
+[[nodiscard]] constexpr bool splits_lines(std::int64_t row_stride_bytes) noexcept {
+  return row_stride_bytes % 128 != 0;
+}
+
+/// Whether L2 is an H100's of 50 MB: a sixth fewer slices, and bytes a second, than in the 60 MB of
+/// an H200, which the model's figures are from. A device that does not say is taken for an H200.
+[[nodiscard]] constexpr bool has_narrow_l2(std::int64_t l2_bytes) noexcept {
+  return l2_bytes > 0 && l2_bytes < 56 << 20;
+}
+
+/// Microseconds of a shape under a tiling, by a model: the longest of what the tensor cores, the
+/// memory and L2 take, and the fix-up of cut tiles. docs/kernels/gate_up.md.
+[[nodiscard]] double cost(const GemmShape& shape, const Tiling& tiling) noexcept;
+
+/// The columns of an output: tiles of tile_n, then the rest in tiles of kColumnBox.
+struct ColumnCut {
+  int whole;  ///< tile columns
+  int tail;   ///< tile columns; 0 where tiles of the last wave are as wide as the others
+
+  friend bool operator==(const ColumnCut&, const ColumnCut&) = default;
+};
+
+/// The cut of least cost: tail tiles where they fill the last wave with less than whole ones.
+/// Only kGateUpGrad and kWeightGrad have them.
+[[nodiscard]] ColumnCut column_cut(const GemmShape& shape, const Tiling& tiling) noexcept;
+
+/// Whether the CTAs of whole tiles in waves are to keep in step (lockstep.cuh): rows are many, CTAs
+/// come to more than one tile, and what a wave reads is more than L2 holds.
+[[nodiscard]] bool keeps_lockstep(const GemmShape& shape, const Tiling& tiling) noexcept;
+
+/// CTAs in step meet at the end of a turn that all have and, in long ones, every so many blocks of
+/// k (60 to 100 us) before it: SMs differ by some percent, which in a turn of 300 us is more than
+/// they wait for each other. No more often, since a meeting costs what they differ by since the
+/// last.
+inline constexpr int kLockstepBlocks = 192;
+
+/// The block of k, of a turn's k_blocks, at which CTAs meet that have met at block k; k_blocks is
+/// the turn's end.
+[[nodiscard]] constexpr int next_meeting(int k, int k_blocks) noexcept {
+  return k_blocks - k < 2 * kLockstepBlocks ? k_blocks : k + kLockstepBlocks;
+}
+
+/// Stream-K is offered up to so many, where whole tiles come into their own.
+/// docs/kernels/gate_up.md.
+inline constexpr int kStreamKMaxTokens = 384;
+
+/// Who multiplies what of a shape under a stream-K tiling: at most one worker a cluster that fits
+/// the device.
+[[nodiscard]] StreamK stream_k_schedule(const GemmShape& shape, const Tiling& tiling) noexcept;
+
+/// Groups of 8 gate rows that may follow each other in a tile before the same rows of up: the
+/// epilogue of few tokens goes by 32 weight rows, the others' by tiles; swapped, a warp has one
+/// group of each.
+[[nodiscard]] constexpr int longest_run(const Tiling& tiling) noexcept {
+  if (tiling.swaps_ab()) return 1;
+  return tiling.is_stream_k() || tiling.tile_n % 64 != 0 ? 2 : 4;
+}
+
+/// Swapped, the tokens of a turn of the epilogue.
+inline constexpr int kPassTokens = 16;
+
+/// Bytes of the workspace where CTAs leave the sums of cut tiles: two tiles each, in fp32; 0 where
+/// no tile is cut.
+[[nodiscard]] std::int64_t stream_k_partial_bytes(const GemmShape& shape,
+                                                  const Tiling& tiling) noexcept;
+
+/// The tilings that may serve a shape, cheapest first. Writes at most out.size(), returns how many
+/// there are.
+std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept;
+
+/// The first of these.
+[[nodiscard]] Tiling best_tiling(const GemmShape& shape) noexcept;
+
+/// The best tiling of mlp_grad's dx, which no config names.
+[[nodiscard]] Tiling best_input_grad(std::int64_t m, std::int64_t d, std::int64_t h,
+                                     int sm_count) noexcept;
+
+/// Columns and rows of one box of the tensor maps of what the epilogue writes, and of what
+/// gate_up_grad's reads: as wide as a swizzle allows.
+struct Box {
+  int cols;
+  int rows;
+};
+[[nodiscard]] Box out_box(const Tiling& tiling, GemmKind kind) noexcept;
+
+/// "pp128x192c2g8": schedule (pp: pingpong, co: cooperative, sk: stream-K, sw: stream-K with
+/// swap-AB), rows x weight rows, cluster, raster group.
+void name_tiling(const Tiling& tiling, std::span<char> out) noexcept;
+
+}  // namespace sluice::cuda::sm90::gemm

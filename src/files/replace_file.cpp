@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "files/replace_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <optional>
+#include <system_error>
+
+namespace sluice::files {
+namespace {
+
+constexpr int kMaxLinks = 40;  // as many as Linux follows
+
+Error unwritable(const std::string& path, const char* reason) {
+  return make_error(ErrorCode::kInvalidArgument, "%s: cannot be written: %s", path.c_str(), reason);
+}
+
+Error unwritable(const std::string& path, int code) {
+  return unwritable(path, std::generic_category().message(code).c_str());
+}
+
+class Descriptor {
+ public:
+  Descriptor(const std::string& path, int flags)
+      : number_(open(path.c_str(), flags | O_CLOEXEC, 0666)) {}
+  ~Descriptor() {
+    if (number_ >= 0) close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  [[nodiscard]] int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+struct Target {
+  std::string path;                ///< no symbolic link
+  std::optional<struct stat> old;  ///< of the file that is there
+};
+
+// Where a path leads through symbolic links, also where nothing is there.
+std::string followed(std::string path) {
+  std::array<char, PATH_MAX> link{};
+  for (int i = 0; i < kMaxLinks; ++i) {
+    const ssize_t size = readlink(path.c_str(), link.data(), link.size());
+    if (size <= 0) break;
+    const std::string_view to(link.data(), static_cast<std::size_t>(size));
+    path.resize(to.front() == '/' ? 0 : path.rfind('/') + 1);
+    path += to;
+  }
+  return path;
+}
+
+Expected<Target> target_of(const std::string& path) {
+  Target target{followed(path), {}};
+  // As a write in place would open it: a file that may not be written is not replaced either.
+  const Descriptor file(path, O_WRONLY | O_NONBLOCK);
+  if (file.number() < 0) {
+    if (errno != ENOENT) return unwritable(path, errno);
+    return target;
+  }
+  struct stat info {};
+  if (fstat(file.number(), &info) != 0) return unwritable(path, errno);
+  if (!S_ISREG(info.st_mode)) return unwritable(path, "no regular file");
+  target.old = info;
+  return target;
+}
+
+// A file beside the target, under a name that no other writer has; removed unless renamed.
+class Beside {
+ public:
+  explicit Beside(const std::string& target) : name_(target) {
+    static std::atomic<unsigned> count{0};
+    do {
+      name_ = target + "." + std::to_string(getpid()) + "." + std::to_string(++count) + ".new";
+      file_.emplace(name_, O_CREAT | O_EXCL | O_WRONLY);
+    } while (file_->number() < 0 && errno == EEXIST);  // left by a process that was killed
+  }
+  ~Beside() {
+    if (made()) unlink(name_.c_str());
+  }
+  Beside(const Beside&) = delete;
+  Beside& operator=(const Beside&) = delete;
+
+  [[nodiscard]] bool made() const { return file_->number() >= 0; }
+
+  // These return false with errno set.
+  [[nodiscard]] bool take_owner_and_mode(const struct stat& old) const {
+    // Before the mode, which a change of owner may change; that it may not be is no failure.
+    [[maybe_unused]] const int ignored = fchown(file_->number(), old.st_uid, old.st_gid);
+    return fchmod(file_->number(), old.st_mode & ~static_cast<mode_t>(S_IFMT)) == 0;
+  }
+  [[nodiscard]] bool append(std::string_view part) {
+    while (!part.empty()) {
+      // pwrite: cannot print, which the library never does.
+      const ssize_t written =
+          pwrite(file_->number(), part.data(), part.size(), static_cast<off_t>(size_));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return false;
+      size_ += static_cast<std::size_t>(written);
+      part.remove_prefix(static_cast<std::size_t>(written));
+    }
+    return true;
+  }
+  // A name that points to content which is not on the disk yet would survive a crash without it.
+  [[nodiscard]] bool sync() const { return fsync(file_->number()) == 0; }
+  [[nodiscard]] bool rename_to(const std::string& target) const {
+    return rename(name_.c_str(), target.c_str()) == 0;
+  }
+
+ private:
+  std::string name_;
+  std::optional<Descriptor> file_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace
+
+Status replace_file(const std::string& path, const std::function<Status(const Append&)>& write) {
+  const auto target = target_of(path);
+  if (!target) return target.error();
+  Beside beside(target->path);
+  if (!beside.made() || (target->old && !beside.take_owner_and_mode(*target->old))) {
+    return unwritable(path, errno);
+  }
+  SLUICE_TRY(write([&](std::string_view part) -> Status {
+    return beside.append(part) ? Status{} : unwritable(path, errno);
+  }));
+  if (!beside.sync() || !beside.rename_to(target->path)) return unwritable(path, errno);
+  return {};
+}
+
+Status replace_file(const std::string& path, std::string_view text) {
+  return replace_file(path, [&](const Append& append) { return append(text); });
+}
+
+Status check_replaceable(const std::string& path) {
+  const auto target = target_of(path);
+  if (!target) return target.error();
+  const Beside beside(target->path);
+  return beside.made() ? Status{} : unwritable(path, errno);
+}
+
+}  // namespace sluice::files

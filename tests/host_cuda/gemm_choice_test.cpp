@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the recipe of the Hopper GEMM takes, refuses and offers, and which kernel serves which of
+// its steps: on any CPU.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "choice.hpp"
+#include "cuda/sm90/gemm/table.hpp"
+#include "fake_devices.hpp"
+#include "sluice/plan.hpp"
+#include "sluice/sluice.h"
+
+namespace sluice {
+namespace {
+
+using cuda::sm90::gemm::GemmKind;
+using gpu::a100;
+using gpu::h200;
+using gpu::problem_of;
+using gpu::step_of;
+using gpu::steps_of;
+using gpu::variant_of;
+
+// "" where cuda.sm90 takes the problem, else its reason.
+std::string reason_of(const Problem& problem, const Device& device) {
+  return gpu::reason_of("cuda.sm90", problem, device);
+}
+
+TEST(CudaSm90, IsChosenOnHopper) {
+  for (const std::string types : {"bf16", "fp16"}) {
+    const auto chosen = [&](const std::string& text) {
+      return gpu::chosen(text + ":" + types, h200());
+    };
+    EXPECT_EQ(chosen("512x4096x14336:gate_up"), "cuda.sm90 gate_up=pp128x128c1g16");
+    // Blocks come as they lie where a tile is a multiple of a block of both: 160 rows of 32, not of
+    // 64, for which 14 waves of 128 are fewer rows than 10 of 192. Blocks of 24 come by copies of
+    // whole ones, three groups each.
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up"), "cuda.sm90 gate_up=pp128x160c1g16");
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved8"), "cuda.sm90 gate_up=pp128x160c1g16");
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved16"), "cuda.sm90 gate_up=pp128x160c1g16");
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved32"), "cuda.sm90 gate_up=pp128x128c1g16");
+    EXPECT_EQ(chosen("1024x4096x14352:gate_up:interleaved24"), "cuda.sm90 gate_up=pp128x192c2g8");
+    EXPECT_EQ(chosen("512x4096x14336:down:residual"), "cuda.sm90 down=pp128x128c1g16");
+    EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 gate_up_grad=pp128x192c2g8");
+    EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),
+              "cuda.sm90 gate_up_grad=pp128x192c2g8,input_grad=pp128x192c2g8,"
+              "weight_grad=pp128x192c2g8,weight_grad_down=pp128x192c2g8");
+    EXPECT_EQ(chosen("8192x4096x14336:mlp"), "cuda.sm90 gate_up=pp128x192c2g8,down=pp128x128c2g8");
+  }
+  for (const std::string text :
+       {"300x72x200:gate_up:bias:interleaved1+up_first", "33x64x72:down:residual:bias_down:pad=8",
+        "33x64x48:mlp:interleaved16:clamped_swiglu", "0x64x96:mlp", "1x8x8:mlp:concat",
+        "64x64x96:gate_up:save:concat", "64x64x96:mlp:save", "300x72x200:gate_up_grad:concat",
+        "33x64x72:gate_up_grad:in_place:pad=8", "64x64x96:mlp_grad", "64x64x96:mlp_grad:pad=8",
+        "64x64x96:mlp_grad:recompute:interleaved1:accumulate:bias"}) {
+    EXPECT_EQ(reason_of(problem_of(text), h200()), "") << text;
+  }
+}
+
+TEST(CudaSm90, WorkspaceHoldsWhatLaunchesLeaveForEachOther) {
+  const auto bytes = [](const std::string& text) {
+    return plan(problem_of(text), h200(), {.variant = "cuda.sm90"}).value().workspace_bytes;
+  };
+  EXPECT_EQ(bytes("512x4096x14336:gate_up"), 0U);
+  EXPECT_EQ(bytes("512x4096x14336:down:residual"), 0U);
+  EXPECT_EQ(bytes("512x4096x14336:gate_up_grad"), 0U);
+  // Whole tiles under stream-K leave nothing; cut ones two tiles of sums a worker.
+  EXPECT_EQ(bytes("64x4096x14336:gate_up"), 0U);
+  EXPECT_EQ(bytes("256x8192x28672:gate_up"), 0U);
+  EXPECT_EQ(bytes("64x4096x14336:down"),
+            kWorkspaceHeaderBytes + std::size_t{2} * 128 * 64 * 128 * 4);
+  constexpr std::size_t kHidden = std::size_t{512} * 14336 * 2;
+  EXPECT_EQ(bytes("512x4096x14336:mlp"), kWorkspaceHeaderBytes + kHidden);
+  // h, dg and du; with recompute g and u lie where dg and du will.
+  EXPECT_EQ(bytes("512x4096x14336:mlp_grad"), kWorkspaceHeaderBytes + 3 * kHidden);
+  EXPECT_EQ(bytes("512x4096x14336:mlp_grad:recompute"), kWorkspaceHeaderBytes + 3 * kHidden);
+  EXPECT_EQ(bytes("512x4096x14336:mlp_grad:save_dg_du:in_place"), kWorkspaceHeaderBytes + kHidden);
+  EXPECT_EQ(bytes("512x4096x14336:mlp_grad:save_dg_du:recompute"), kWorkspaceHeaderBytes + kHidden);
+}
+
+TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
+  const std::size_t gated =
+      cuda::sm90::gemm::ranked({256, 2 * 14336, 4096, GemmKind::kGateUp, gpu::kH200SmCount}, {});
+  const std::size_t plain =
+      cuda::sm90::gemm::ranked({256, 4096, 14336, GemmKind::kDown, gpu::kH200SmCount}, {});
+  const std::size_t grads = cuda::sm90::gemm::tilings(GemmKind::kGateUpGrad).size();
+  const std::size_t products = cuda::sm90::gemm::tilings(GemmKind::kWeightGrad).size();
+  for (const auto& [op, count] : {std::pair<std::string, std::size_t>{"gate_up", gated},
+                                  {"down", plain},
+                                  {"gate_up_grad", grads},
+                                  {"input_grad", products},
+                                  {"weight_grad", products},
+                                  {"mlp_grad", grads + 2 * (products - 1)},
+                                  {"mlp", gated + plain - 1}}) {
+    const Problem problem = problem_of("256x4096x14336:" + op);
+    const std::vector<std::string> names = config_names("cuda.sm90", problem, h200());
+    EXPECT_EQ(names.size(), count) << op;
+    EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), count) << op;
+    EXPECT_EQ(names.front(), plan(problem, h200()).value().config_name());
+    for (const std::string& name : names) {
+      Options options;
+      options.variant = "cuda.sm90";
+      options.config = name.c_str();
+      const auto forced = plan(problem, h200(), options);
+      ASSERT_TRUE(forced) << name;
+      EXPECT_EQ(forced->config_name(), name);
+    }
+  }
+}
+
+TEST(CudaSm90, SaysWhyItRefuses) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"64x65544x96:mlp:norm", "d is 65544, the norm takes multiples of 8 up to "},
+      {"64x64x96:mlp_grad:interleaved8", "g: rows or columns in blocks"},
+      {"64x64x96:mlp_grad:recompute:save_dg_du:interleaved8", "g: rows or columns in blocks"},
+      {"64x64x96:mlp_grad:bf16/bf16/bf16/fp16", "dw_gate: is fp16, wanted fp32 or bf16"},
+      {"64x64x96:mlp_grad:broadcast", "dy: row_stride is 0 bytes"},
+      {"64x64x96:mlp_grad:recompute:interleaved8", "w_gate: rows or columns in blocks"},
+      {"64x64x96:mlp:fp32", "takes bf16 or fp16"},
+      {"64x64x96:down:bf16/bf16/fp32", "takes bf16 or fp16"},
+      {"64x64x96:gate_up:fp16/bf16/fp16", "takes bf16 or fp16"},
+      {"64x64x96:mlp:align=8", "alignment_bytes is 8"},
+      {"64x64x96:gate_up_grad:bf16/bf16/fp32", "takes bf16 or fp16"},
+      {"64x64x96:gate_up_grad:broadcast", "dy: row_stride is 0 bytes"},
+      {"64x64x96:gate_up_grad:interleaved8", "g: rows or columns in blocks"},
+      {"64x64x96:gate_up:save:interleaved8", "g: rows or columns in blocks"},
+      {"64x60x96:gate_up", "d is 60 and h 96, wanted multiples of 8"},
+      {"64x64x100:down", "d is 64 and h 100, wanted multiples of 8"},
+      {"64x64x96:gate_up:pad=3", "x: row_stride of 134 bytes is no multiple of 16"},
+      {"64x64x96:gate_up:interleaved3", "blocks of 3 rows neither divide 8"},
+  };
+  for (const auto& [text, reason] : cases) {
+    const Problem problem = problem_of(text);
+    EXPECT_NE(reason_of(problem, h200()).find(reason), std::string::npos)
+        << text << ": " << reason_of(problem, h200());
+    EXPECT_STRNE(plan(problem, h200()).value().variant_name(), "cuda.sm90") << text;
+  }
+}
+
+TEST(CudaSm90, LeavesTheElementwiseOperatorsToOthers) {
+  for (const std::string op : {"gate_mul", "gate_mul_grad"}) {
+    const Problem problem = problem_of("64x64x96:" + op);
+    EXPECT_EQ(reason_of(problem, h200()), "has no " + op);
+    EXPECT_STREQ(plan(problem, h200()).value().variant_name(), "cuda.elementwise");
+  }
+}
+
+TEST(CudaSm90, RefusesOtherDevices) {
+  const Problem problem = problem_of("512x4096x14336:mlp");
+  EXPECT_STREQ(plan(problem, a100()).value().variant_name(), "cuda.sm80");
+  EXPECT_EQ(reason_of(problem, a100()), "needs a Hopper GPU (9.0), the device is 8.0");
+  Device newer = h200();
+  newer.arch = Arch::kBlackwell;
+  newer.compute_capability = 100;
+  EXPECT_EQ(reason_of(problem, newer), "needs a Hopper GPU (9.0), the device is 10.0");
+  Device small = h200();
+  small.smem_per_block_bytes = 232447;
+  EXPECT_NE(reason_of(problem, small).find("needs 232448 bytes of shared memory"),
+            std::string::npos);
+}
+
+// cuda.sm90 launches every norm before gate_up, whose tiling is that without a norm.
+TEST(CudaSm90, LaunchesTheNormFirst) {
+  for (const std::string norm : {":norm", ":add_norm", ":add_norm:residual_norm_input"}) {
+    EXPECT_EQ(steps_of("512x4096x14336" + norm, h200()),
+              "norm:cuda.norm gate_up:cuda.sm90_gemm down:cuda.sm90_gemm");
+    EXPECT_EQ(gpu::chosen("512x4096x14336" + norm, h200()),
+              "cuda.sm90 norm=row," + plan(problem_of("512x4096x14336"), h200())->config_name());
+    EXPECT_EQ(step_of("512x4096x14336" + norm, h200(), "norm").passed_over, "");
+  }
+}
+
+// dw_down is computed as dw_gate and dw_up are, unless its config is forced.
+TEST(CudaSm90, DwDownFollowsTheOtherWeightGradients) {
+  const std::string text = "2048x4096x14336:mlp_grad";
+  const auto with = [&](const char* config, const Device& device) {
+    return gpu::chosen(text, device, {.variant = "cuda.sm90", .config = config});
+  };
+  const std::string rest = "cuda.sm90 gate_up_grad=pp128x192c2g8,input_grad=pp128x128c2g8,";
+  EXPECT_EQ(with(nullptr, h200()),
+            rest + "weight_grad=pp128x192c2g8,weight_grad_down=pp128x192c2g8");
+  EXPECT_EQ(with("weight_grad=pp128x128c2g8", h200()),
+            rest + "weight_grad=pp128x128c2g8,weight_grad_down=pp128x128c2g8");
+  EXPECT_EQ(with("weight_grad=pp128x128c2g8,weight_grad_down=pp128x192c2g8", h200()),
+            rest + "weight_grad=pp128x128c2g8,weight_grad_down=pp128x192c2g8");
+  EXPECT_EQ(with("weight_grad=lt2", gpu::h200_with_cublaslt()),
+            rest + "weight_grad=lt2,weight_grad_down=lt2");
+  EXPECT_NE(with("weight_grad=lt2", h200()).find("config: got \"weight_grad=lt2\""),
+            std::string::npos);
+}
+
+constexpr const char* kOwn = "cuda.sm90_gemm";
+constexpr const char* kLibrary = "cuda.cublaslt";
+
+std::string down_kernel(const std::string& text, const Device& device) {
+  return step_of(text, device, "down").kernel;
+}
+
+// Measured orders, docs/kernels/cublaslt.md. What plan() chooses follows from the description of
+// the device alone: no library is looked for.
+TEST(Sm90CublasLt, IsTheChoiceWhereItWasMeasuredToBeFaster) {
+  const Device with = gpu::h200_with_cublaslt();
+  for (const char* text : {"65x4096x14336:down", "512x4096x14336:down:bias_down", "96x4096x14336",
+                           "384x4096x14336", "2048x4096x14336", "512x8192x28672:fp16"}) {
+    EXPECT_EQ(variant_of(text, with), "cuda.sm90") << text;
+    EXPECT_EQ(down_kernel(text, with), kLibrary) << text;
+    EXPECT_EQ(step_of(text, with, "down").passed_over, "") << text;
+    EXPECT_EQ(down_kernel(text, h200()), kOwn) << text;
+    EXPECT_EQ(step_of(text, h200(), "down").passed_over,
+              "cuda.cublaslt: libcublasLt.so.13 and .12 were not found");
+  }
+  for (const char* text : {"4096x4096x14336:down", "1024x8192x28672", "512x16384x53248"}) {
+    EXPECT_EQ(down_kernel(text, with), kOwn) << text;
+    const std::string why = step_of(text, with, "down").passed_over;
+    EXPECT_NE(why.find("cuda.cublaslt: down of "), std::string::npos) << why;
+    EXPECT_NE(why.find("GFLOP: above 250 this library's own is as fast"), std::string::npos) << why;
+  }
+  EXPECT_EQ(gpu::chosen("128x4096x14336", with), "cuda.sm90 gate_up=co128x224c1g16,down=lt0");
+  EXPECT_EQ(down_kernel("128x4096x14336:residual", with), kOwn);
+  EXPECT_EQ(steps_of("128x4096x14336:gate_up", with), "gate_up:cuda.sm90_gemm");
+  EXPECT_EQ(variant_of("64x4096x14336", with), "cuda.sm90_decode");
+}
+
+TEST(Sm90CublasLt, ComputesGradientsWhereTheyAreFewTokensOrNarrow) {
+  const Device with = gpu::h200_with_cublaslt();
+  const auto steps = [](const std::string& kernel) {
+    return "gate_up_grad:cuda.sm90_gemm input_grad:" + kernel + " weight_grad:" + kernel +
+           " weight_grad_down:" + kernel;
+  };
+  for (const char* text :
+       {"768x4096x14336:mlp_grad", "512x16384x53248:mlp_grad:concat", "8192x2048x8192:mlp_grad"}) {
+    EXPECT_EQ(steps_of(text, with), steps(kLibrary)) << text;
+    EXPECT_EQ(steps_of(text, h200()), steps(kOwn)) << text;
+  }
+  for (const char* text :
+       {"1024x4096x14336:mlp_grad", "8192x4096x14336:mlp_grad", "8192x2056x8192:mlp_grad"}) {
+    EXPECT_EQ(steps_of(text, with), steps(kOwn)) << text;
+    EXPECT_EQ(
+        step_of(text, with, "input_grad").passed_over,
+        "cuda.cublaslt: mlp_grad of m above 768, d above 2048: this library's own is as fast");
+  }
+  EXPECT_EQ(steps_of("512x4096x14336:input_grad:concat", with), "input_grad:cuda.cublaslt");
+  EXPECT_EQ(steps_of("1024x4096x14336:weight_grad", with), "weight_grad:cuda.sm90_gemm");
+}
+
+// What is expected to be slower is offered after what is expected to be faster, and can be forced.
+TEST(Sm90CublasLt, AndOwnTilingsAreOfferedTogetherThePreferredFirst) {
+  const Device with = gpu::h200_with_cublaslt();
+  const auto downs = [&](const std::string& text) {
+    std::string kinds;  // 'l' or 'o' each
+    for (const std::string& name : config_names("cuda.sm90", problem_of(text), with)) {
+      kinds += name.find("down=lt") != std::string::npos ? 'l' : 'o';
+    }
+    return kinds;
+  };
+  const std::string few = downs("512x4096x14336:down");
+  EXPECT_EQ(few.substr(0, 9), "llllllllo");
+  EXPECT_EQ(few.find('l', 8), std::string::npos) << few;
+  const std::string many = downs("4096x4096x14336:down");
+  EXPECT_EQ(many.substr(0, 1), "o");
+  EXPECT_EQ(many.find('l') + 8, many.size()) << many;
+  EXPECT_EQ(gpu::chosen("4096x4096x14336:down", with, {.config = "down=lt3"}),
+            "cuda.sm90 down=lt3");
+  EXPECT_EQ(gpu::chosen("512x4096x14336:down", with, {.config = "down=pp128x128c1g16"}),
+            "cuda.sm90 down=pp128x128c1g16");
+}
+
+// An H100's L2 feeds tiles of 128 columns less: cuBLASLt is ahead longer, and own tiles are wider.
+TEST(Sm90CublasLt, IsTheChoiceOfLongerProductsOnAnH100) {
+  const Device h100 = gpu::h100_with_cublaslt();
+  for (const char* text : {"4096x4096x14336:down", "4096x8192x28672", "2048x16384x53248"}) {
+    EXPECT_EQ(down_kernel(text, h100), kLibrary) << text;
+    EXPECT_EQ(down_kernel(text, gpu::h200_with_cublaslt()), kOwn) << text;
+  }
+  EXPECT_EQ(down_kernel("8192x8192x28672", h100), kOwn);
+  const auto own = [](const char* text, Device device) {
+    device.cublaslt_version = 0;
+    return gpu::chosen(text, device);
+  };
+  EXPECT_EQ(own("4096x8192x28672:down", h100), "cuda.sm90 down=pp128x192c2g8");
+  EXPECT_EQ(own("4096x8192x28672:down", h200()), "cuda.sm90 down=pp128x128c2g8");
+  EXPECT_EQ(own("16384x4096x14336:down", h100), "cuda.sm90 down=pp128x192c2g8");
+  // Full waves of 128 are worth more.
+  EXPECT_EQ(own("4096x4096x14336:down", h100), "cuda.sm90 down=pp128x128c2g8");
+}
+
+TEST(Sm90CublasLt, IsTheChoiceBehindANormWhereItIsWithout) {
+  const Device with = gpu::h200_with_cublaslt();
+  for (const char* text : {"65x4096x14336:norm", "192x4096x14336:add_norm",
+                           "2048x4096x14336:add_norm:bias_down", "512x8192x28672:fp16:norm"}) {
+    EXPECT_EQ(steps_of(text, with), "norm:cuda.norm gate_up:cuda.sm90_gemm down:cuda.cublaslt");
+    EXPECT_EQ(steps_of(text, h200()), "norm:cuda.norm gate_up:cuda.sm90_gemm down:cuda.sm90_gemm");
+  }
+  for (const char* text : {"4096x4096x14336:add_norm", "128x4096x14336:norm:residual",
+                           "128x4096x14336:add_norm:residual_norm_input"}) {
+    EXPECT_EQ(steps_of(text, with), "norm:cuda.norm gate_up:cuda.sm90_gemm down:cuda.sm90_gemm");
+  }
+  EXPECT_EQ(step_of("4096x4096x14336:add_norm", with, "down").passed_over,
+            step_of("4096x4096x14336", with, "down").passed_over);
+  for (const char* text : {"128x4096x14336:norm:residual", "128x4096x14336:residual",
+                           "128x4096x14336:norm:residual_norm_input"}) {
+    EXPECT_EQ(step_of(text, with, "down").passed_over,
+              "cuda.cublaslt: residual: cuBLASLt rounds the product before it adds");
+  }
+}
+
+// Own kernels take what cuBLASLt refuses in one step alone.
+TEST(Sm90CublasLt, RefusesAStepWithAReason) {
+  const Device with = gpu::h200_with_cublaslt();
+  const auto why = [&](const std::string& text, const char* step) {
+    const ExplainedStep found = step_of(text, with, step);
+    EXPECT_EQ(found.kernel, kOwn) << text;
+    return found.passed_over;
+  };
+  EXPECT_EQ(why("96x64x96:mlp_grad:bf16/bf16/bf16/bf16:accumulate", "weight_grad"),
+            "cuda.cublaslt: dw_gate: adds to fp32 alone, cuBLASLt rounds the product before it "
+            "adds");
+  EXPECT_EQ(step_of("96x64x96:mlp_grad:bf16/bf16/bf16/bf16:accumulate", with, "input_grad").kernel,
+            kLibrary);
+  EXPECT_EQ(why("96x64x96:mlp_grad:recompute:interleaved1", "input_grad"),
+            "cuda.cublaslt: w_gate: rows have several strides");
+  const std::string forced = gpu::chosen("96x64x96:mlp_grad:recompute:interleaved1", with,
+                                         {.config = "weight_grad_down=lt0"});
+  EXPECT_NE(forced.find(",weight_grad=pp"), std::string::npos) << forced;
+  EXPECT_NE(forced.find(",weight_grad_down=lt0"), std::string::npos) << forced;
+  Problem blocks = problem_of("96x64x96:mlp_grad");
+  blocks.layout.dw_gate_up = interleaved_rows(8, 64, blocks.dw_dtype);
+  for (const ExplainedStep& step : explain(blocks, with).steps) {
+    // dw_down is computed as the others are.
+    const bool weight = step.name.rfind("weight_grad", 0) == 0;
+    EXPECT_EQ(step.kernel, weight || step.name == "gate_up_grad" ? kOwn : kLibrary) << step.name;
+    if (step.name == "weight_grad") {
+      EXPECT_EQ(step.passed_over, "cuda.cublaslt: dw_gate: rows have several strides");
+    }
+  }
+}
+
+TEST(Sm90CublasLt, IsFoundByTheDeviceOfTheCInterfaceToo) {
+  sluice_problem problem;
+  ASSERT_EQ(sluice_problem_init(&problem, sizeof(problem), nullptr), SLUICE_OK);
+  problem.m = 128;
+  problem.d = 4096;
+  problem.h = 14336;
+  sluice_device device{};
+  device.struct_size = sizeof(device);
+  device.backend = 1;  // CUDA
+  device.arch = static_cast<int32_t>(Arch::kHopper);
+  device.compute_capability = 90;
+  device.sm_count = gpu::kH200SmCount;
+  device.smem_per_block_bytes = h200().smem_per_block_bytes;
+  const auto by_library = [&] {
+    sluice_plan plan;
+    EXPECT_EQ(sluice_plan_init(&plan, &problem, &device, nullptr, nullptr), SLUICE_OK);
+    EXPECT_STREQ(sluice_plan_variant(&plan), "cuda.sm90");
+    return std::string(sluice_plan_config(&plan)).find("down=lt0") != std::string::npos;
+  };
+  EXPECT_FALSE(by_library());
+  device.cublaslt_version = 130100;
+  EXPECT_TRUE(by_library());
+}
+
+}  // namespace
+}  // namespace sluice

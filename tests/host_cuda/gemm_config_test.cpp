@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Hopper GEMM's choice of tiling, its launch and its boxes: arithmetic, on any CPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cuda/sm90/gemm/launch.hpp"
+#include "cuda/sm90/gemm/table.hpp"
+#include "fake_devices.hpp"
+
+namespace sluice {
+namespace {
+
+using cuda::sm90::gemm::ColumnCut;
+using cuda::sm90::gemm::GemmKind;
+using cuda::sm90::gemm::GemmShape;
+using cuda::sm90::gemm::Schedule;
+using cuda::sm90::gemm::Tiling;
+
+constexpr int kSmCount = gpu::kH200SmCount;
+constexpr GemmKind kKinds[] = {GemmKind::kGateUp, GemmKind::kDown, GemmKind::kGateUpGrad,
+                               GemmKind::kInputGrad, GemmKind::kWeightGrad};
+constexpr std::int64_t kTokens[] = {0,   1,   127, 128,  129,  145,  161,
+                                    256, 257, 512, 1000, 2048, 4096, 16384};
+
+GemmShape gate_up(std::int64_t m, std::int64_t d, std::int64_t h) {
+  return {.m = m, .n = 2 * h, .k = d, .kind = GemmKind::kGateUp, .sm_count = kSmCount};
+}
+GemmShape down(std::int64_t m, std::int64_t d, std::int64_t h) {
+  return {.m = m, .n = d, .k = h, .kind = GemmKind::kDown, .sm_count = kSmCount};
+}
+
+GemmShape gate_up_grad(std::int64_t m, std::int64_t d, std::int64_t h) {
+  return {.m = m, .n = h, .k = d, .kind = GemmKind::kGateUpGrad, .sm_count = kSmCount};
+}
+
+GemmShape shape_of(GemmKind kind, std::int64_t m, std::int64_t d, std::int64_t h) {
+  switch (kind) {
+    case GemmKind::kGateUp:
+      return gate_up(m, d, h);
+    case GemmKind::kDown:
+      return down(m, d, h);
+    case GemmKind::kGateUpGrad:
+      return gate_up_grad(m, d, h);
+    case GemmKind::kInputGrad:
+    case GemmKind::kWeightGrad:
+      break;
+  }
+  return {.m = h, .n = d, .k = m, .kind = kind, .sm_count = kSmCount};
+}
+
+// Every size of token count, every operator, shapes with and without tails.
+std::vector<GemmShape> many_shapes() {
+  std::vector<GemmShape> shapes;
+  for (const std::int64_t m : kTokens) {
+    for (const auto& [d, h] : {std::pair{64, 8}, {576, 1536}, {2048, 8192}, {4096, 14336}}) {
+      for (const GemmKind kind : kKinds) shapes.push_back(shape_of(kind, m, d, h));
+    }
+  }
+  return shapes;
+}
+
+std::string name_of(const Tiling& tiling) {
+  char text[24];
+  cuda::sm90::gemm::name_tiling(tiling, text);
+  return text;
+}
+
+std::vector<Tiling> ranking(const GemmShape& shape) {
+  std::array<Tiling, 16> out;
+  const std::size_t count = cuda::sm90::gemm::ranked(shape, out);
+  EXPECT_LE(count, out.size());
+  return {out.begin(), out.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
+std::string best(const GemmShape& shape) { return name_of(ranking(shape).front()); }
+
+// What name_tiling() says, read back.
+Tiling parse(const std::string& name) {
+  char kind[3];
+  Tiling t;
+  EXPECT_EQ(std::sscanf(name.c_str(), "%2[a-z]%dx%dc%dg%d", kind, &t.rows, &t.tile_n, &t.cluster,
+                        &t.group),
+            5)
+      << name;
+  const std::map<std::string, Schedule> schedules = {{"co", Schedule::kCooperative},
+                                                     {"pp", Schedule::kPingpong},
+                                                     {"sk", Schedule::kStreamK},
+                                                     {"sw", Schedule::kStreamKSwapAB}};
+  EXPECT_TRUE(schedules.contains(kind)) << name;
+  t.schedule = schedules.at(kind);
+  return t;
+}
+
+TEST(GemmConfig, NamesRoundTripAndAreUnique) {
+  for (const GemmKind kind : kKinds) {
+    std::set<std::string> names;
+    for (const Tiling& tiling : cuda::sm90::gemm::tilings(kind)) {
+      EXPECT_EQ(parse(name_of(tiling)), tiling);
+      EXPECT_TRUE(names.insert(name_of(tiling)).second) << name_of(tiling);
+    }
+    EXPECT_FALSE(names.empty());
+  }
+}
+
+TEST(GemmConfig, RanksEveryTilingOnceCheapestFirst) {
+  for (const GemmShape& shape : many_shapes()) {
+    const std::vector<Tiling> order = ranking(shape);
+    const auto all = cuda::sm90::gemm::tilings(shape.kind);
+    std::vector<Tiling> source(all.begin(), all.end());
+    if (shape.m > cuda::sm90::gemm::kStreamKMaxTokens) {
+      std::erase_if(source, [](const Tiling& t) { return t.is_stream_k(); });
+    }
+    // With swap-AB one tile has all tokens.
+    std::erase_if(source, [&](const Tiling& t) { return t.swaps_ab() && t.rows < shape.m; });
+    ASSERT_EQ(order.size(), source.size());
+    for (const Tiling& tiling : source) {
+      EXPECT_EQ(std::count(order.begin(), order.end(), tiling), 1) << name_of(tiling);
+    }
+    for (std::size_t i = 1; i < order.size(); ++i) {
+      const double before = cuda::sm90::gemm::cost(shape, order[i - 1]);
+      const double after = cuda::sm90::gemm::cost(shape, order[i]);
+      EXPECT_LE(before, after) << shape.m << "x" << shape.n << " " << name_of(order[i]);
+      if (before == after) {  // ties stay in source order
+        EXPECT_LT(std::find(source.begin(), source.end(), order[i - 1]),
+                  std::find(source.begin(), source.end(), order[i]));
+      }
+    }
+  }
+}
+
+TEST(GemmConfig, AShortSpanReceivesTheCheapest) {
+  const GemmShape shape = gate_up(64, 4096, 14336);
+  std::array<Tiling, 2> out;
+  EXPECT_EQ(cuda::sm90::gemm::ranked(shape, out),
+            cuda::sm90::gemm::tilings(GemmKind::kGateUp).size());
+  const std::vector<Tiling> all = ranking(shape);
+  EXPECT_EQ(out[0], all[0]);
+  EXPECT_EQ(out[1], all[1]);
+  EXPECT_EQ(cuda::sm90::gemm::ranked(shape, {}), all.size());
+}
+
+TEST(GemmConfig, MoreTokensNeverCostLess) {
+  for (const GemmKind kind : kKinds) {
+    for (const Tiling& tiling : cuda::sm90::gemm::tilings(kind)) {
+      // More tokens can bring stream-K's workers into step.
+      if (tiling.is_stream_k()) continue;
+      double before = 0;
+      // Below a whole row tile empty rows cost more than tokens, as measured.
+      for (std::int64_t m = tiling.rows; m <= 5000; m += 37) {
+        const GemmShape shape = shape_of(kind, m, 4096, 14336);
+        const double now = cuda::sm90::gemm::cost(shape, tiling);
+        EXPECT_GE(now, before) << name_of(tiling) << " at m = " << m;
+        before = now;
+      }
+    }
+  }
+}
+
+// Every meeting of a turn is ahead of the last by kLockstepBlocks to twice as many, and the last
+// one is the turn's end; short turns have that one alone.
+TEST(GemmConfig, CtasMeetAtTheEndOfATurnAndBetween) {
+  constexpr int kStep = cuda::sm90::gemm::kLockstepBlocks;
+  for (const int k_blocks : {1, 7, kStep - 1, kStep, 2 * kStep - 1, 2 * kStep, 448, 832, 1664}) {
+    int meetings = 0;
+    for (int k = 0; k < k_blocks; ++meetings) {
+      const int next = cuda::sm90::gemm::next_meeting(k, k_blocks);
+      EXPECT_LT(next - k, 2 * kStep) << k_blocks;
+      EXPECT_GE(next - k, std::min(kStep, k_blocks)) << k_blocks;
+      ASSERT_GT(next, k);
+      ASSERT_LE(next, k_blocks);
+      k = next;
+    }
+    EXPECT_EQ(meetings, std::max(1, k_blocks / kStep)) << k_blocks;
+  }
+}
+
+TEST(GemmConfig, ADeviceSmallerThanAClusterHasACost) {
+  GemmShape shape = gate_up(512, 4096, 14336);
+  shape.sm_count = 1;
+  for (const Tiling& tiling : cuda::sm90::gemm::tilings(GemmKind::kGateUp)) {
+    EXPECT_GT(cuda::sm90::gemm::cost(shape, tiling), 0);
+  }
+}
+
+// Measured orders, docs/kernels/gate_up.md. Up to 384 tokens 128 tiles of 224 weight rows are one
+// whole tile a CTA, two or three; then waves on 132 SMs are what separates the tilings.
+TEST(GemmConfig, GoldenChoicesOfGateUp) {
+  EXPECT_EQ(best(gate_up(1, 4096, 14336)), "co128x224c1g16");
+  EXPECT_EQ(best(gate_up(64, 4096, 14336)), "co128x224c1g16");
+  EXPECT_EQ(best(gate_up(128, 4096, 14336)), "co128x224c1g16");
+  // Up to 160 tokens they are the columns of one tile, in eights, where rows would be 192.
+  EXPECT_EQ(best(gate_up(129, 4096, 14336)), "sw144x224c1g16");
+  EXPECT_EQ(best(gate_up(144, 4096, 14336)), "sw144x224c1g16");
+  EXPECT_EQ(best(gate_up(145, 4096, 14336)), "sw160x224c1g16");
+  EXPECT_EQ(best(gate_up(160, 4096, 14336)), "sw160x224c1g16");
+  EXPECT_EQ(best(gate_up(161, 4096, 14336)), "sk192x224c1g16");
+  EXPECT_EQ(best(gate_up(136, 8192, 28672)), "sw144x224c1g16");
+  EXPECT_EQ(best(gate_up(160, 8192, 28672)), "sw160x224c1g16");
+  EXPECT_EQ(best(gate_up(160, 5120, 13824)), "sw160x224c1g16");
+  // Where tiles would be cut their fix-up takes what they gain.
+  EXPECT_EQ(best(gate_up(136, 3584, 18944)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up(192, 4096, 14336)), "sk192x224c1g16");
+  EXPECT_EQ(best(gate_up(192, 8192, 28672)), "sk192x224c1g16");
+  // 170 tiles of 224 would be cut.
+  EXPECT_EQ(best(gate_up(192, 3584, 18944)), "pp128x192c2g8");
+  // Two row tiles: 256 tiles of 224, two waves, 448 / 0.95 against 3 waves of 160: 480 / 0.99.
+  EXPECT_EQ(best(gate_up(256, 4096, 14336)), "co128x224c1g16");
+  // Three row tiles: 384 tiles of 224, three waves, against four of 192.
+  EXPECT_EQ(best(gate_up(384, 4096, 14336)), "co128x224c1g16");
+  // 896 tiles, 7 waves: 896 / 0.985 = 910 against 600 tiles of 192, 5 waves (4.5 are full): 960.
+  EXPECT_EQ(best(gate_up(512, 4096, 14336)), "pp128x128c1g16");
+  // Seven row tiles: 1050 tiles of 192, 8 waves: 1536 against 12 of 128, 1536 / 0.985 = 1559, and
+  // 10 of 160, 1600 / 0.995.
+  EXPECT_EQ(best(gate_up(896, 4096, 14336)), "pp128x192c1g16");
+  // 1440 tiles of 160, 11 waves: 1760 / 0.995 = 1769 against 14 waves of 128: 1792 / 0.985 = 1819.
+  EXPECT_EQ(best(gate_up(1024, 4096, 14336)), "pp128x160c1g16");
+  // 2880 tiles of 160, 22 waves: 3520 / 0.995 = 3538 against 19 waves of 192 (18.2 are full): 3648.
+  EXPECT_EQ(best(gate_up(2048, 4096, 14336)), "pp128x160c1g16");
+  // 37 waves of 192: 7104 against 44 of 160: 7040 / 0.99 = 7111, and 55 of 128: 7040 / 0.9.
+  EXPECT_EQ(best(gate_up(4096, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up(16384, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up(256, 8192, 28672)), "pp128x128c1g16");
+  EXPECT_EQ(best(gate_up(384, 8192, 28672)), "pp128x192c1g16");
+  EXPECT_EQ(best(gate_up(512, 8192, 28672)), "pp128x160c1g16");
+  // 44 waves of 160: 7040 / 0.995 = 7075 against 37 of 192: 7104.
+  EXPECT_EQ(best(gate_up(2048, 8192, 28672)), "pp128x160c1g16");
+  EXPECT_EQ(best(gate_up(4096, 8192, 28672)), "pp128x192c2g8");
+  // Ten row tiles: 23 waves of 192: 4416 against 34 of 128, which starve on L2: 4352 / 0.9.
+  EXPECT_EQ(best(gate_up(1280, 8192, 28672)), "pp128x192c2g8");
+  // Both 384 weight rows in waves: the narrower tile's open epilogue is shorter.
+  EXPECT_EQ(best(gate_up(1024, 2880, 2880)), "pp128x128c1g16");
+  // A share of 405B, measured: 104 tiles of 128, one a CTA, against 60 of 224 that are cut. Three
+  // row tiles: 252 tiles of 160, two waves, against 210 of 192, two waves too.
+  EXPECT_EQ(best(gate_up(96, 16384, 6656)), "pp128x128c1g16");
+  EXPECT_EQ(best(gate_up(128, 16384, 6656)), "pp128x128c1g16");
+  EXPECT_EQ(best(gate_up(192, 16384, 6656)), "co128x224c1g16");
+  EXPECT_EQ(best(gate_up(256, 16384, 6656)), "co128x224c1g16");
+  EXPECT_EQ(best(gate_up(384, 16384, 6656)), "pp128x160c1g16");
+  // A share of 70B: 112 tiles of 128, one a CTA, against 64 of 224 that are cut; two row tiles: 128
+  // whole ones of 224.
+  EXPECT_EQ(best(gate_up(96, 8192, 7168)), "pp128x128c1g16");
+  EXPECT_EQ(best(gate_up(160, 8192, 7168)), "co128x224c1g16");
+  // 1110 tiles of 192, 17 waves (16.8 are full): 3264 against 21 waves of 160: 3394.
+  EXPECT_EQ(best(gate_up(512, 16384, 53248)), "pp128x192c2g8");
+  // 81 waves of 160: 12960 / 0.985 against 68 of 192: 13056.
+  EXPECT_EQ(best(gate_up(2048, 16384, 53248)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up(4096, 16384, 53248)), "pp128x192c2g8");
+  // Seven row tiles, which clusters of two would make eight. Without a cluster 160 is slower.
+  EXPECT_EQ(best(gate_up(896, 16384, 53248)), "pp128x192c1g16");
+}
+
+GemmShape split(GemmShape shape) {
+  shape.splits_x = shape.splits_w = true;
+  return shape;
+}
+
+TEST(GemmConfig, RowsSplitLinesWhereTheirStrideIsNoMultipleOf128) {
+  EXPECT_FALSE(cuda::sm90::gemm::splits_lines(4096 * 2));
+  EXPECT_FALSE(cuda::sm90::gemm::splits_lines(64 * 2));
+  EXPECT_TRUE(cuda::sm90::gemm::splits_lines(4792 * 2));
+  EXPECT_TRUE(cuda::sm90::gemm::splits_lines(72 * 2));
+}
+
+// Products whose rows split lines, as measured: the log of gate_up. The estimate is within 6 %.
+TEST(GemmConfig, RowsThatSplitLinesCostWhatTheyWereMeasuredAt) {
+  const auto narrow = [](GemmShape shape) {
+    shape.narrow_l2 = true;
+    return shape;
+  };
+  struct Measured {
+    GemmShape shape;
+    const char* tiling;
+    double us;
+  };
+  const Measured products[] = {
+      {split(gate_up(1024, 1624, 8928)), "pp128x160c1g16", 130.6},
+      {split(gate_up(1024, 1624, 8928)), "pp128x192c2g8", 86.8},
+      {split(gate_up(4195, 4792, 19584)), "pp128x192c1g16", 3060},
+      {split(gate_up(4195, 4792, 19584)), "pp128x192c2g8", 2238},
+      {split(gate_up(344, 6456, 34920)), "pp128x160c1g16", 797},
+      {split(gate_up(344, 6456, 34920)), "sk192x224c1g16", 694},
+      {narrow(split(gate_up(4096, 4792, 19584))), "pp128x192c2g8", 2498},
+      {narrow(gate_up(4096, 4800, 19584)), "pp128x192c2g8", 2068},
+  };
+  for (const Measured& product : products) {
+    EXPECT_NEAR(cuda::sm90::gemm::cost(product.shape, parse(product.tiling)) / product.us, 1, 0.06)
+        << product.shape.m << "x" << product.shape.k << " " << product.tiling;
+  }
+}
+
+TEST(GemmConfig, GoldenChoicesWhereRowsSplitLines) {
+  EXPECT_EQ(best(gate_up(1024, 1624, 8928)), "pp128x160c1g16");  // what it would be without
+  EXPECT_EQ(best(split(gate_up(1024, 1624, 8928))), "pp128x192c2g8");
+  EXPECT_EQ(best(split(gate_up(4195, 4792, 19584))), "pp128x192c2g8");
+  EXPECT_EQ(best(split(gate_up(344, 6456, 34920))), "sk192x224c1g16");
+}
+
+TEST(GemmConfig, GoldenChoicesOfDown) {
+  // 32 tiles: four CTAs a tile under stream-K.
+  EXPECT_EQ(best(down(1, 4096, 14336)), "sk64x128c1g16");
+  EXPECT_EQ(best(down(128, 4096, 14336)), "sk128x128c1g16");
+  EXPECT_EQ(best(down(256, 4096, 14336)), "sk128x128c1g16");
+  EXPECT_EQ(best(down(384, 4096, 14336)), "pp128x128c1g16");
+  // All tiles fit one wave: the narrower ones are done first.
+  EXPECT_EQ(best(down(512, 4096, 14336)), "pp128x128c1g16");
+  // 256 tiles on 132 CTAs, 2 waves: 256 against 128 on 66 clusters, 2 waves: 256 / 0.99.
+  EXPECT_EQ(best(down(1024, 4096, 14336)), "pp128x128c1g16");
+  EXPECT_EQ(best(down(1024, 8192, 28672)), "pp128x128c1g16");
+  // More row tiles than eight: a partner shares the weights.
+  EXPECT_EQ(best(down(2048, 8192, 28672)), "pp128x128c2g8");
+  EXPECT_EQ(best(down(4096, 4096, 14336)), "pp128x128c2g8");
+  // 1024 tiles of 128, 16 waves: 2048 / 0.99 = 2069 against 11 waves of 192: 2112.
+  EXPECT_EQ(best(down(8192, 4096, 14336)), "pp128x128c2g8");
+  // 128 tiles of 128, one a CTA: nothing is cut.
+  EXPECT_EQ(best(down(128, 16384, 53248)), "pp128x128c1g16");
+  // Three row tiles of 40 columns of 128, one a CTA, against 60 pairs of 256 that are cut.
+  EXPECT_EQ(best(down(384, 5120, 13824)), "pp128x128c1g16");
+  // 129 tiles of 192, one a CTA, against 192 of 128.
+  EXPECT_EQ(best(down(384, 8192, 28672)), "pp128x192c1g16");
+  // 688 tiles of 192, 11 waves (10.4 are full): 2112 against 2069.
+  EXPECT_EQ(best(down(4096, 8192, 28672)), "pp128x128c2g8");
+  EXPECT_EQ(best(down(8192, 8192, 28672)), "pp128x192c2g8");
+  EXPECT_EQ(best(down(4096, 16384, 53248)), "pp128x192c2g8");
+}
+
+TEST(GemmConfig, StreamKNeedsAPlaceForPartialSumsAndFewTokens) {
+  GemmShape shape = down(64, 4096, 14336);
+  shape.partials = false;
+  EXPECT_EQ(best(shape).substr(0, 2), "pp");
+  EXPECT_EQ(ranking(shape).size() + 4, cuda::sm90::gemm::tilings(GemmKind::kDown).size());
+  EXPECT_EQ(ranking(down(385, 4096, 14336)).size() + 4,
+            cuda::sm90::gemm::tilings(GemmKind::kDown).size());
+}
+
+TEST(GemmConfig, GoldenChoicesOfGateUpGrad) {
+  EXPECT_EQ(best(gate_up_grad(1, 4096, 14336)), "pp128x128c1g16");
+  EXPECT_EQ(best(gate_up_grad(4096, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up_grad(8192, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(gate_up_grad(8192, 8192, 28672)), "pp128x192c2g8");
+}
+
+// dx, [M, 2H] by [2H, D]; of the weights the larger, [H, M] by [M, D].
+TEST(GemmConfig, GoldenChoicesOfGrads) {
+  const auto dx = [](std::int64_t m, std::int64_t d, std::int64_t h) {
+    return GemmShape{m, d, 2 * h, GemmKind::kInputGrad, kSmCount};
+  };
+  // What mlp_grad launches, whose columns are those of x and not of h.
+  EXPECT_EQ(name_of(cuda::sm90::gemm::best_input_grad(4096, 4096, 14336, kSmCount)),
+            best(dx(4096, 4096, 14336)));
+  const auto dw = [](std::int64_t m, std::int64_t d, std::int64_t h) {
+    return GemmShape{h, d, m, GemmKind::kWeightGrad, kSmCount};
+  };
+  // 256 tiles of 128 on 66 clusters, 4 waves: 512 / 0.955 = 536 against 3 waves of 192: 576.
+  EXPECT_EQ(best(dx(2048, 4096, 14336)), "pp128x128c2g8");
+  EXPECT_EQ(best(dx(4096, 4096, 14336)), "pp128x128c2g8");
+  // 16 waves of 128: 2048 / 0.955 = 2145 against 11 waves of 192: 2112.
+  EXPECT_EQ(best(dx(8192, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(dx(4096, 8192, 28672)), "pp128x192c2g8");
+  // What GpuTraining.MlpGradByEveryTiling takes for 192: 89 tiles, 2 waves, against 133, 3 waves.
+  EXPECT_EQ(best(dx(64, 17000, 72)), "pp128x192c2g8");
+  EXPECT_EQ(best(dw(2048, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(dw(8192, 4096, 14336)), "pp128x192c2g8");
+  EXPECT_EQ(best(dw(4096, 8192, 28672)), "pp128x192c2g8");
+}
+
+TEST(GemmConfig, ColumnCutsCoverEveryColumnAndNeverCostMoreThanWholeTiles) {
+  for (const GemmShape& shape : many_shapes()) {
+    if (shape.m == 0) continue;
+    for (const Tiling& tiling : cuda::sm90::gemm::tilings(shape.kind)) {
+      const ColumnCut cut = cuda::sm90::gemm::column_cut(shape, tiling);
+      SCOPED_TRACE(std::to_string(shape.m) + "x" + std::to_string(shape.n) + " " + name_of(tiling));
+      const std::int64_t columns = (shape.n + tiling.tile_n - 1) / tiling.tile_n;
+      if (cut.tail == 0) {
+        EXPECT_EQ(cut.whole, columns);
+        continue;
+      }
+      EXPECT_TRUE(shape.kind == GemmKind::kGateUpGrad || shape.kind == GemmKind::kWeightGrad);
+      EXPECT_LE(cut.whole * tiling.tile_n, shape.n);
+      const std::int64_t end = cut.whole * tiling.tile_n + cut.tail * cuda::sm90::gemm::kColumnBox;
+      EXPECT_GE(end, shape.n);
+      EXPECT_LT(end - cuda::sm90::gemm::kColumnBox, shape.n);
+    }
+  }
+}
+
+// On 66 clusters of two.
+TEST(GemmConfig, GoldenColumnCuts) {
+  const Tiling wide{.tile_n = 192, .cluster = 2, .group = 8};
+  const auto cut = [&](const GemmShape& shape) {
+    return cuda::sm90::gemm::column_cut(shape, wide);
+  };
+  // 16 row tiles: 1184 whole tiles in 18 waves, 32 tail ones, 28 of them in a wave of their own;
+  // 75 columns of whole tiles would be 19 waves.
+  EXPECT_EQ(cut(gate_up_grad(4096, 4096, 14336)), (ColumnCut{74, 2}));
+  EXPECT_EQ(cut(gate_up_grad(8192, 4096, 14336)), (ColumnCut{74, 2}));
+  // 149 whole columns fit, but the last would begin a 37th wave.
+  EXPECT_EQ(cut(gate_up_grad(4096, 8192, 28672)), (ColumnCut{148, 4}));
+  // 72.7 waves of whole tiles, 71.8 and two of tail ones: nothing to gain.
+  EXPECT_EQ(cut(gate_up_grad(16384, 4096, 14336)), (ColumnCut{75, 0}));
+  // What GpuTraining.GateUpGradByEveryTiling takes for tiles of both kinds.
+  EXPECT_EQ(cut(gate_up_grad(256, 64, 12808)), (ColumnCut{66, 3}));
+  EXPECT_EQ(cut(gate_up_grad(300, 64, 6408)), (ColumnCut{33, 2}));
+  EXPECT_EQ(cut(gate_up_grad(700, 72, 4424)), (ColumnCut{22, 4}));
+  // Few tiles are tail all of them: as many CTAs as there are boxes.
+  EXPECT_EQ(cut(gate_up_grad(256, 4096, 1536)), (ColumnCut{0, 24}));
+}
+
+TEST(GemmConfig, KeepsStepWhereAWaveReadsMoreThanL2Holds) {
+  const Tiling wide{.tile_n = 192};
+  EXPECT_FALSE(
+      cuda::sm90::gemm::keeps_lockstep(gate_up(16384, 4096, 14336), wide));          // 30 MB a wave
+  EXPECT_TRUE(cuda::sm90::gemm::keeps_lockstep(gate_up(4096, 8192, 28672), wide));   // 60 MB
+  EXPECT_TRUE(cuda::sm90::gemm::keeps_lockstep(gate_up(4096, 16384, 53248), wide));  // 119 MB
+  EXPECT_TRUE(cuda::sm90::gemm::keeps_lockstep(down(4096, 4096, 14336), {.tile_n = 128}));
+  EXPECT_FALSE(
+      cuda::sm90::gemm::keeps_lockstep(gate_up(384, 8192, 28672), wide));  // a stream of weights
+  // One turn: nothing to keep up with.
+  EXPECT_FALSE(cuda::sm90::gemm::keeps_lockstep(down(512, 4096, 14336), {.tile_n = 128}));
+}
+
+// What a launch is told: the order of a shape's tiles, and a word to keep in step by where
+// keeps_lockstep() says so, the next of all for each launch.
+TEST(GemmLaunch, TakesOrderAndStepFromTheShape) {
+  using cuda::sm90::gemm::GemmLaunch;
+  using cuda::sm90::gemm::GemmParams;
+  const auto set = [](GemmKind kind, const Tiling& tiling, int m, int n, int k, int& ctas) {
+    GemmParams params{};
+    params.m = m, params.n = n, params.k = k;
+    ctas = cuda::sm90::gemm::set_order({.tiling = tiling, .sm_count = kSmCount}, kind, params);
+    return params;
+  };
+  const Tiling wide{.tile_n = 192};
+  int ctas = 0;
+  // 70B: 16 row tiles by 299 columns of 96 outputs.
+  const GemmParams in_step = set(GemmKind::kGateUp, wide, 4096, 28672, 8192, ctas);
+  EXPECT_EQ(ctas, kSmCount);
+  EXPECT_EQ(in_step.order.m_tiles, 16);
+  EXPECT_EQ(in_step.order.tiles, 16 * 299);
+  EXPECT_EQ(in_step.order.whole, in_step.order.tiles);
+  EXPECT_EQ(in_step.order.group, wide.group);
+  const int first = in_step.lockstep_word;
+  EXPECT_GE(first, 0);
+  for (int i = 1; i <= cuda::sm90::gemm::kLockstepWords; ++i) {
+    EXPECT_EQ(set(GemmKind::kGateUp, wide, 4096, 28672, 8192, ctas).lockstep_word,
+              (first + i) % cuda::sm90::gemm::kLockstepWords);
+  }
+  // 8B: L2 holds what a wave reads. The two products of dx are one of twice the k.
+  EXPECT_EQ(set(GemmKind::kGateUp, wide, 4096, 14336, 4096, ctas).lockstep_word, -1);
+  EXPECT_EQ(set(GemmKind::kDown, wide, 4096, 14336, 4096, ctas).lockstep_word, -1);
+  EXPECT_GE(set(GemmKind::kInputGrad, wide, 4096, 14336, 4096, ctas).lockstep_word, 0);
+  // Fewer tiles than CTAs.
+  const GemmParams few = set(GemmKind::kDown, {.tile_n = 128}, 300, 1024, 4096, ctas);
+  EXPECT_EQ(ctas, 2 * 16);
+  EXPECT_EQ(few.order.tiles, 16);
+  // Narrow tiles behind the whole ones.
+  const GemmParams cut = set(GemmKind::kGateUpGrad, wide, 4096, 14336, 4096, ctas);
+  EXPECT_EQ(cut.order.whole, 16 * 74);
+  EXPECT_EQ(cut.order.tiles, 16 * (74 + 2));
+}
+
+TEST(GemmConfig, OutBoxesFillTheTileAndASwizzleSpan) {
+  for (const GemmKind kind : kKinds) {
+    for (const Tiling& tiling : cuda::sm90::gemm::tilings(kind)) {
+      if (tiling.is_stream_k() && !tiling.swaps_ab()) continue;  // stores from registers
+      const cuda::sm90::gemm::Box box = cuda::sm90::gemm::out_box(tiling, kind);
+      const int cols = kind == GemmKind::kGateUp ? tiling.tile_n / 2 : tiling.tile_n;
+      EXPECT_EQ(cols % box.cols, 0) << name_of(tiling);
+      EXPECT_TRUE(box.cols == 16 || box.cols == 32 || box.cols == 64) << name_of(tiling);
+      EXPECT_EQ(tiling.rows % box.rows, 0) << name_of(tiling);
+    }
+  }
+}
+
+TEST(GemmLaunch, StartsEarlyWhereItFillsTheSms) {
+  EXPECT_FALSE(cuda::sm90::gemm::starts_early(104, kSmCount));
+  EXPECT_FALSE(cuda::sm90::gemm::starts_early(123, kSmCount));
+  EXPECT_TRUE(cuda::sm90::gemm::starts_early(124, kSmCount));
+  EXPECT_TRUE(cuda::sm90::gemm::starts_early(kSmCount, kSmCount));
+}
+
+}  // namespace
+}  // namespace sluice

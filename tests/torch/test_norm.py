@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``norm`` and ``linear`` beside the same in float64."""
+
+from __future__ import annotations
+
+import unittest
+
+import torch
+from sluice import ops
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def expected_norm(r: torch.Tensor, weight: torch.Tensor, eps: float, offset: float) -> torch.Tensor:
+    wide = r.double()
+    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return wide * scale * (weight.double() + offset)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def close(got: torch.Tensor, wanted: torch.Tensor, terms: int, size: torch.Tensor) -> bool:
+    """Within the last rounding to the result's type, and float32 sums of so many terms whose magnitudes add
+    up to ``size``."""
+    unit = torch.finfo(torch.float32 if got.dtype != torch.float64 else torch.float64).eps
+    bound = torch.finfo(got.dtype).eps * wanted.abs() + (terms + 8) * unit * size
+    return bool((got.double() - wanted).abs().le(bound).all())
+
+
+class NormTest(unittest.TestCase):
+    def test_values_and_sum(self) -> None:
+        for dtype in DTYPES:
+            generator = seeded(1)
+            x = torch.randn(3, 5, 64, generator=generator).to(dtype)
+            residual = torch.randn(3, 5, 64, generator=generator).to(dtype)
+            weight = torch.randn(64, generator=generator).to(dtype)
+            for add in (None, residual):
+                n, r = ops.norm(x, weight, add, eps=1e-5, weight_offset=1.0)
+                total = x if add is None else x + add
+                self.assertTrue(torch.equal(r, total))
+                expected = expected_norm(total, weight, 1e-5, 1.0)
+                self.assertTrue(close(n, expected, 64, expected.abs()), dtype)
+
+    def test_gradients(self) -> None:
+        x = torch.randn(4, 32, dtype=torch.float64, generator=seeded(2), requires_grad=True)
+        weight = torch.randn(32, dtype=torch.float64, generator=seeded(3), requires_grad=True)
+        residual = torch.randn(4, 32, dtype=torch.float64, generator=seeded(4), requires_grad=True)
+        self.assertTrue(torch.autograd.gradcheck(lambda *a: ops.norm(*a)[0], (x, weight, residual)))
+
+    def test_refuses_a_weight_of_another_width(self) -> None:
+        with self.assertRaises((ValueError, RuntimeError)):
+            ops.norm(torch.randn(2, 16), torch.randn(8))
+
+
+class LinearTest(unittest.TestCase):
+    def test_is_a_linear_layer(self) -> None:
+        layer = torch.nn.Linear(48, 40, dtype=torch.float64)
+        x = torch.randn(2, 7, 48, dtype=torch.float64, generator=seeded(5))
+        residual = torch.randn(2, 7, 40, dtype=torch.float64, generator=seeded(6))
+        got = ops.linear(x, layer.weight, layer.bias, residual)
+        size = x.abs() @ layer.weight.abs().T + layer.bias.abs() + residual.abs()
+        self.assertTrue(close(got.detach(), (layer(x) + residual).detach(), 48, size.detach()))
+
+    def test_gradients(self) -> None:
+        x = torch.randn(3, 24, dtype=torch.float64, generator=seeded(7), requires_grad=True)
+        weight = torch.randn(16, 24, dtype=torch.float64, generator=seeded(8), requires_grad=True)
+        bias = torch.randn(16, dtype=torch.float64, generator=seeded(9), requires_grad=True)
+        self.assertTrue(torch.autograd.gradcheck(ops.linear, (x, weight, bias)))
