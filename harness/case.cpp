@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 
 #include "sluice/operands.hpp"
@@ -80,10 +79,14 @@ Status check_dims_fit(const Case& c) {
                         static_cast<long long>(value));
     }
   }
-  if (c.placement == Placement::kInterleaved &&
-      c.block_rows > std::max<std::int64_t>(1, kMost / (p.d + c.pad_elems + 1))) {
-    return make_error(kBad, "case: interleaved%lld is too large",
-                      static_cast<long long>(c.block_rows));
+  // Gate's rows before up's first, times a row of at most 8 bytes an element, or of blocks of 32.
+  constexpr std::int64_t kMostApart = std::int64_t{1} << 53;
+  const bool concatenated = c.placement == Placement::kConcatenated;
+  const std::int64_t rows = concatenated ? p.h : c.block_rows;
+  if (c.placement != Placement::kSeparate && rows > kMostApart / (p.d + c.pad_elems + 1)) {
+    return make_error(kBad, "case: %s%s puts up's first row too far behind gate's",
+                      to_string(c.placement),
+                      concatenated ? "" : std::to_string(c.block_rows).c_str());
   }
   return {};
 }

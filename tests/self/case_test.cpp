@@ -153,6 +153,8 @@ TEST(ParseCase, RefusalsNameTheToken) {
       {"4x5x6:residual_norm_input", "residual"},
       {"4x5x0", "h: got 0"},
       {"4x9223372036854775807x6", "2^40"},
+      {"1x940964094096x14098874:concat", "concat puts up's first row too far behind gate's"},
+      {"1x940964094096x64:interleaved14098874", "interleaved14098874 puts up's first row too far"},
   };
   for (const auto& [text, part] : refused) {
     EXPECT_NE(refusal(text).find(part), std::string::npos) << text << ": " << refusal(text);
