@@ -144,7 +144,7 @@ Alternatives alternatives(const Form& form, Role role, std::size_t most) {
     for (const Kernel* const kernel : form.recipe.kernels(role)) {
       if (!kernel->ops.contains(q.op) || !kernel->supports(q, form.device).empty()) continue;
       const bool is_yielding =
-          yields != nullptr && !yields(form.problem, form.device, *kernel).empty();
+          yields != nullptr && !yields(form.problem, q, form.device, *kernel).empty();
       if (is_yielding == yielding) append(*kernel, q, form.device, role, most, out);
     }
   };
@@ -325,7 +325,7 @@ std::string passed_over(const Recipe& recipe, const Problem& problem, const Devi
     const Reason refused = kernel->supports(q, device);
     line(kernel->name, refused);
     if (refused.empty() && recipe.yields != nullptr) {
-      line(kernel->name, recipe.yields(problem, device, *kernel));
+      line(kernel->name, recipe.yields(problem, q, device, *kernel));
     }
   }
   return text;

@@ -20,9 +20,10 @@ struct Recipe {
   /// The kernels that may compute a step, the preferred first; empty where a step of this recipe
   /// has none. A recipe that has some for kWhole makes one step of every operator.
   std::span<const Kernel* const> (*kernels)(Role) noexcept;
-  /// Of a step that `kernel` supports: why the next one of kernels() is expected to be faster in
-  /// this problem (the whole operator's), or nothing. Null: never.
-  Reason (*yields)(const Problem&, const Device&, const Kernel& kernel) noexcept = nullptr;
+  /// Of a step (its own problem) that `kernel` supports: why the next one of kernels() is expected
+  /// to be faster in this problem (the whole operator's), or nothing. Null: never.
+  Reason (*yields)(const Problem&, const Problem& step, const Device&,
+                   const Kernel& kernel) noexcept = nullptr;
   /// Of gate_up that can take the norm into itself: why a launch of the norm before it is faster,
   /// or nothing. Null: no kernel takes the norm.
   Reason (*norm_yields)(const Problem&, const Device&) noexcept = nullptr;

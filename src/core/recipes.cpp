@@ -37,9 +37,9 @@ KernelList sm90(Role role) noexcept {
       return {};
     case Role::kNorm:
       return kNorms;
-    case Role::kGateUp:
     case Role::kGateUpGrad:
       return kOwn;
+    case Role::kGateUp:
     case Role::kDown:
     case Role::kInputGrad:
     case Role::kWeightGrad:
@@ -64,8 +64,9 @@ KernelList norm(Role role) noexcept {
 }
 
 // A GEMM of this library's beside cuBLASLt's of the same step.
-Reason sm90_yields(const Problem& p, const Device& device, const Kernel& kernel) noexcept {
-  return &kernel == &cuda::kCublasLt ? cuda::cublaslt_yields(p, device) : Reason{};
+Reason sm90_yields(const Problem& p, const Problem& step, const Device& device,
+                   const Kernel& kernel) noexcept {
+  return &kernel == &cuda::kCublasLt ? cuda::cublaslt_yields(p, step, device) : Reason{};
 }
 
 #endif

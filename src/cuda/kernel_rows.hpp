@@ -22,9 +22,10 @@ extern const detail::Kernel kSm90Gemm;
 
 // cublaslt/step.cpp: plain products by cuBLASLt, where that library is found.
 extern const detail::Kernel kCublasLt;
-/// Why this library's own GEMMs are preferred to cuBLASLt's in an operator, as measured on an H200
-/// and, of down, an H100 (docs/kernels/cublaslt.md); nothing where cuBLASLt's are faster.
-[[nodiscard]] detail::Reason cublaslt_yields(const Problem&, const Device&) noexcept;
+/// Why this library's own GEMM is preferred to cuBLASLt's in a step of an operator, as measured on
+/// an H200 and an H100 (docs/kernels/cublaslt.md); nothing where cuBLASLt's is faster.
+[[nodiscard]] detail::Reason cublaslt_yields(const Problem&, const Problem& step,
+                                             const Device&) noexcept;
 
 // sm80/step.cpp: mma.sync on Ampere and newer, bf16 and fp16.
 extern const detail::Kernel kSm80Gemm;

@@ -93,11 +93,18 @@ class Soaked {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-// A thread of the soak: what it does next is a function of its index alone.
-void soak(unsigned index, Clock::time_point end, Counts& counts) {
-  const gpu::StreamGuard guard(index % 2 == 0 ? 0 : -1);
-  std::vector<std::unique_ptr<Soaked>> cases;
+using Cases = std::vector<std::unique_ptr<Soaked>>;
+
+// Waits for the device, which no thread may while another captures.
+Cases make_cases() {
+  Cases cases;
   for (const char* text : kCases) cases.push_back(std::make_unique<Soaked>(text));
+  return cases;
+}
+
+// A thread of the soak: what it does next is a function of its index alone.
+void soak(unsigned index, const Cases& cases, Clock::time_point end, Counts& counts) {
+  const gpu::StreamGuard guard(index % 2 == 0 ? 0 : -1);
   unsigned state = index + 1;
   while (Clock::now() < end) {
     state = state * 1664525U + 1013904223U;
@@ -139,16 +146,20 @@ Memory memory_now() {
 TEST(GpuSoak, BitsAndMemoryStay) {
   const char* const given = std::getenv("SLUICE_SOAK_SECONDS");
   const double seconds = given == nullptr ? 4 : std::atof(given);
-  const auto from_now = [&](double share) {
-    return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                              std::chrono::duration<double>(share * seconds));
+  std::array<Cases, 4> cases;
+  for (Cases& mine : cases) mine = make_cases();
+  const auto from_now = [seconds, begin = Clock::now()](double share) {
+    return begin + std::chrono::duration_cast<Clock::duration>(
+                       std::chrono::duration<double>(share * seconds));
   };
   // Before the middle everything that is kept is allocated; there all have just begun to repeat.
   const auto end = from_now(1);
   Counts counts;
   std::vector<std::thread> threads;
   threads.emplace_back(keep_busy, end);
-  for (unsigned i = 0; i < 4; ++i) threads.emplace_back([&, i] { soak(i, end, counts); });
+  for (unsigned i = 0; i < cases.size(); ++i) {
+    threads.emplace_back([&, i] { soak(i, cases[i], end, counts); });
+  }
   std::this_thread::sleep_until(from_now(0.5));
   const Memory middle = memory_now();
   std::this_thread::sleep_until(end - std::chrono::milliseconds(200));

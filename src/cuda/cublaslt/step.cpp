@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.cublaslt: the plain products of an operator by cuBLASLt: down, x's and the weights'
-// gradients.
+// gradients; and gate_up as a product whose sums stay in fp32, with a launch for the gate.
 #include <array>
 #include <cstdio>
 
 #include "cuda/cublaslt/api.hpp"
 #include "cuda/cublaslt/cublaslt.hpp"
+#include "cuda/cublaslt/gate.hpp"
 #include "cuda/half_types.hpp"
+#include "cuda/host/tensor_map.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "cuda/sm90/gemm/products.hpp"
 #include "cuda/sm90/gemm/table.hpp"
 #include "cuda/sm90/refusals.hpp"
+#include "math/gate.hpp"
 
 namespace sluice::cuda {
 namespace {
@@ -33,6 +36,10 @@ constexpr double kNarrowL2MaxFlops = 3.7e12;
 constexpr std::int64_t kMaxGradTokens = 768;
 constexpr std::int64_t kMaxGradWidth = 2048;
 
+// Of gate_up's sums, which are scratch: beyond, they cost more than a better product saves, and
+// memory that users count on.
+constexpr std::int64_t kMostSumBytes = std::int64_t{256} << 20;
+
 /// Which of the heuristic's algorithms.
 struct Choice {
   int rank;
@@ -44,6 +51,9 @@ struct Matrix {
 };
 
 Matrix at(const Step& step, Operand id) { return {step.spec(id), step.pointer(id)}; }
+
+// Rows of a block that the gate's launch reads at once.
+constexpr std::int64_t kCublasLtBlock = 8;
 
 bool evenly_strided(const Layout& layout) {
   return layout.block_rows == 0 && layout.block_cols == 0;
@@ -72,7 +82,43 @@ bool side_by_side(const Matrix& first, const Matrix& second) {
          static_cast<const char*>(second.base) == static_cast<const char*>(first.base) + width;
 }
 
+std::int64_t sum_bytes(const Problem& p) {
+  return p.m * 2 * p.h * static_cast<std::int64_t>(sizeof(float));
+}
+
+// gate_up's weights: two matrices, or one in which blocks of gate's and up's rows take turns.
+Reason gate_up_refusal(const Problem& p) {
+  if (p.norm.enabled) return refuse("has no norm prologue");
+  if (sum_bytes(p) > kMostSumBytes) {
+    return refuse("its sums in fp32 take %lld MiB, wanted at most %lld",
+                  static_cast<long long>(sum_bytes(p) >> 20),
+                  static_cast<long long>(kMostSumBytes >> 20));
+  }
+  for (const Operand id : {Operand::kX, Operand::kH, Operand::kG}) {
+    if (!is_used(p, id)) continue;
+    const OperandSpec spec = operand_spec(p, id);
+    if (spec.layout.row_stride_bytes % kCublasLtAlignment != 0 ||
+        spec.layout.row_stride_bytes < spec.cols * size_bytes(spec.dtype) ||
+        !evenly_strided(spec.layout)) {
+      return refuse("%s: rows overlap, have several strides or are no multiple of %lld bytes apart",
+                    spec.name, static_cast<long long>(kCublasLtAlignment));
+    }
+  }
+  const OperandSpec w = operand_spec(p, Operand::kWGate);
+  const Layout& l = w.layout;
+  const bool blocks = l.block_rows != 0 && l.block_rows < p.h;
+  if (l.block_cols != 0 || l.row_stride_bytes < w.cols * size_bytes(w.dtype) ||
+      l.row_stride_bytes % kCublasLtAlignment != 0 ||
+      (blocks &&
+       (!blocks_alternate(l) || p.h % l.block_rows != 0 || l.block_rows % kCublasLtBlock != 0))) {
+    return refuse("%s: neither even rows nor whole blocks of a multiple of %lld that take turns",
+                  w.name, static_cast<long long>(kCublasLtBlock));
+  }
+  return blocks ? pair_view_refusal(w) : Reason{};
+}
+
 Reason layout_refusal(const Problem& p) {
+  if (p.op == Op::kGateUp) return gate_up_refusal(p);
   for (const Operand id : {Operand::kH, Operand::kWDown, Operand::kY, Operand::kX, Operand::kWGate,
                            Operand::kDg, Operand::kDx, Operand::kDwGate}) {
     if (!is_used(p, id)) continue;
@@ -118,8 +164,9 @@ void name_config(const KernelConfig& config, std::span<char> out) noexcept {
   std::snprintf(out.data(), out.size(), "lt%d", detail::config_as<Choice>(config).rank);
 }
 
-std::size_t scratch_bytes(const detail::StepView&) noexcept {
-  return static_cast<std::size_t>(kCublasLtScratchBytes);
+std::size_t scratch_bytes(const detail::StepView& s) noexcept {
+  const std::int64_t sums = s.problem.op == Op::kGateUp ? sum_bytes(s.problem) : 0;
+  return static_cast<std::size_t>(kCublasLtScratchBytes + sums);
 }
 
 Status multiply(const Step& step, const LtProduct& product) {
@@ -140,6 +187,61 @@ Status down(const Step& step) {
                          .out = y.base,
                          .out_stride_elems = stride_of(y),
                          .bias = step.pointer(Operand::kBDown)});
+}
+
+// Sums in scratch behind cuBLASLt's own, in the order of the weights' rows.
+Status gate_up(const Step& step) {
+  const Problem& p = step.problem;
+  const Matrix gate = at(step, Operand::kWGate);
+  const Matrix up = at(step, Operand::kWUp);
+  const Layout& l = gate.spec.layout;
+  const bool blocks = l.block_rows != 0 && l.block_rows < p.h;
+  const std::int64_t block = blocks ? l.block_rows : p.h;
+  const std::int64_t distance =
+      static_cast<const char*>(up.base) - static_cast<const char*>(gate.base);
+  const bool one = distance == block * l.row_stride_bytes || distance == -block * l.row_stride_bytes;
+  if (blocks && !one) {  // matrices of their own, each with the gaps of the other
+    sm90::gemm::GemmShape shape{p.m, 2 * p.h, p.d, sm90::gemm::GemmKind::kGateUp,
+                                step.device.sm_count};
+    shape.block_groups = block / kPairGroupRows;
+    shape.partials = false;
+    return sm90::gemm::gate_up(step, sm90::gemm::best_tiling(shape));
+  }
+  float* const sums = reinterpret_cast<float*>(static_cast<char*>(step.scratch) +
+                                               kCublasLtScratchBytes);
+  LtProduct product{.m = p.m,
+                    .n = one ? 2 * p.h : p.h,
+                    .k = p.d,
+                    .dtype = p.x_dtype,
+                    .a = operand(at(step, Operand::kX), false),
+                    .b = operand(one && distance < 0 ? up : gate, true),
+                    .out_dtype = DType::kF32,
+                    .out = sums,
+                    .out_stride_elems = 2 * p.h};
+  SLUICE_TRY(multiply(step, product));
+  if (!one) {
+    product.b = operand(up, true);
+    product.out = sums + p.h;
+    SLUICE_TRY(multiply(step, product));
+  }
+  const Matrix h = at(step, Operand::kH);
+  const Matrix g = at(step, Operand::kG);
+  return launch_gate_rows(step.device, p.x_dtype,
+                          {.sums = sums,
+                           .rows = p.m,
+                           .cols = p.h,
+                           .block = block,
+                           .up_first = one && distance < 0,
+                           .plain_gate = math::is_plain(p.gate),
+                           .gate = p.gate,
+                           .b_gate = step.pointer(Operand::kBGate),
+                           .b_up = step.pointer(Operand::kBUp),
+                           .h = h.base,
+                           .h_stride = stride_of(h),
+                           .g = g.base,
+                           .u = step.pointer(Operand::kU),
+                           .g_u_stride = stride_of(g)},
+                          step.stream);
 }
 
 // dx is one product where gate and up lie in one evenly strided [2H, D] matrix, dg and du in one
@@ -193,6 +295,8 @@ Status weight_grad(const Step& step) {
 
 Status launch(const Step& step, const Step* /*next*/) noexcept {
   switch (step.problem.op) {
+    case Op::kGateUp:
+      return gate_up(step);
     case Op::kDown:
       return down(step);
     case Op::kInputGrad:
@@ -204,10 +308,11 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
 
 std::string describe(const detail::StepView& s) {
   const int version = s.device.cublaslt_version;
-  char text[160];
-  std::snprintf(text, sizeof(text), "algorithm %d of what cuBLASLt %d.%d.%d's heuristic offers",
+  char text[200];
+  std::snprintf(text, sizeof(text), "algorithm %d of what cuBLASLt %d.%d.%d's heuristic offers%s",
                 detail::config_as<Choice>(s.config).rank, version / 10000, version / 100 % 100,
-                version % 100);
+                version % 100,
+                s.problem.op == Op::kGateUp ? "; its sums stay in fp32, the gate is a launch" : "");
   return text;
 }
 
@@ -216,7 +321,7 @@ std::string describe(const detail::StepView& s) {
 const detail::Kernel kCublasLt = {
     .name = "cuda.cublaslt",
     .backend = Backend::kCuda,
-    .ops = {Op::kDown, Op::kInputGrad, Op::kWeightGrad},
+    .ops = {Op::kGateUp, Op::kDown, Op::kInputGrad, Op::kWeightGrad},
     .supports = supports,
     .configs = configs,
     .name_config = name_config,
@@ -225,7 +330,8 @@ const detail::Kernel kCublasLt = {
     .scratch_bytes = scratch_bytes,
 };
 
-Reason cublaslt_yields(const Problem& p, const Device& device) noexcept {
+Reason cublaslt_yields(const Problem& p, const Problem& step, const Device& device) noexcept {
+  if (step.op == Op::kGateUp) return refuse("gate_up: its estimate");
   if (p.op == Op::kMlpGrad || p.op == Op::kInputGrad || p.op == Op::kWeightGrad) {
     if (p.m <= kMaxGradTokens || p.d <= kMaxGradWidth) return {};
     return refuse("%s of m above %lld, d above %lld: this library's own is as fast",

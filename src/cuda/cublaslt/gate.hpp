@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gate over sums that cuBLASLt left in fp32.
+#pragma once
+
+#include "sluice/plan.hpp"
+
+namespace sluice::cuda {
+
+/// h = act(g + b_gate) ⊙ (u + b_up), rounded once; g and u also stored, where they are saved.
+struct GateRowsParams {
+  const float* sums = nullptr;  ///< [rows, 2 cols]: `block` columns of one half, then of the other
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;   ///< H, a multiple of 8
+  std::int64_t block = 0;  ///< a multiple of 8 that divides H
+  bool up_first = false;
+  bool plain_gate = false;
+  Gate gate;
+  const void* b_gate = nullptr;  ///< [H] of the outputs' type, or null
+  const void* b_up = nullptr;
+  void* h = nullptr;
+  std::int64_t h_stride = 0;  ///< elements from row to row
+  void* g = nullptr;          ///< null where g and u are not saved
+  void* u = nullptr;
+  std::int64_t g_u_stride = 0;
+};
+
+/// Enqueues the kernel. `dtype`: bf16 or fp16. Pointers and rows are multiples of 16 bytes.
+Status launch_gate_rows(const Device& device, DType dtype, const GateRowsParams& params,
+                        Stream stream) noexcept;
+
+}  // namespace sluice::cuda
