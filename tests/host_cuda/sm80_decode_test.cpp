@@ -83,7 +83,8 @@ TEST(Sm80Decode, EveryTokenCountHasATilingThatFits) {
         EXPECT_GE(order[i].tokens, m);
         EXPECT_LE(decode::smem_bytes(order[i]), smem);
         EXPECT_GE(order[i].stages, decode::kLeastStages);
-        if (i > 0) EXPECT_LE(decode::cost(shape, order[i - 1]), decode::cost(shape, order[i]));
+        const Tiling& before = order[i == 0 ? 0 : i - 1];
+        EXPECT_LE(decode::cost(shape, before), decode::cost(shape, order[i]));
       }
     }
   }
@@ -108,7 +109,7 @@ TEST(Sm80Decode, SlotsOfAnMmaAreEightPairs) {
     const decode::SlotRow row = decode::slot_row(slot, true);
     seen.insert({row.unit, row.up});
     // A thread has rows r and r + 8: gate and up of one pair.
-    if (slot % 16 < 8) EXPECT_EQ(decode::slot_row(slot + 8, true).unit, row.unit);
+    EXPECT_EQ(decode::slot_row(slot ^ 8, true).unit, row.unit);
     EXPECT_EQ(row.up, slot % 16 >= 8);
     EXPECT_LT(row.unit, 32);
     EXPECT_EQ(decode::slot_row(slot, false).unit, slot);
