@@ -38,9 +38,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 SKIPPED = 77
 COLUMNS = "arch    regs stack local shared  instrs code             form"
-FOLDER = re.compile(r"sluice::cuda::((?:sm90::)?\w+)::")
+FOLDER = re.compile(r"sluice::cuda::((?:sm90::|sm80::(?=decode::))?\w+)::")
 # Folders of src/cuda whose kernel has another name.
-ROWS = {"sm90::gemm": "sm90_gemm", "sm90::decode": "sm90_decode", "sm80": "sm80_gemm"}
+ROWS = {"sm90::gemm": "sm90_gemm", "sm90::decode": "sm90_decode", "sm80::decode": "sm80_decode", "sm80": "sm80_gemm"}
 
 ARCHITECTURE = re.compile(r"^\s*(?:code for|arch =) (sm_\w+)")
 FUNCTION = re.compile(r"^\s*Function\s*:?\s*([\w$.]+?):?$")

@@ -16,6 +16,7 @@ constexpr const Kernel* kKernels[] = {
     &cuda::kSm90Decode,   // Hopper, up to 64 tokens: gate_up (with a deferred norm), down
     &cuda::kSm90Gemm,     // Hopper's tensor cores: gate_up, down, the products of the backward pass
     &cuda::kCublasLt,     // cuBLASLt's plain products: down and gradients
+    &cuda::kSm80Decode,   // mma.sync, up to 64 tokens: gate_up, down
     &cuda::kSm80Gemm,     // mma.sync: gate_up, down
     &cuda::kNorm,         // RMSNorm, add + RMSNorm
     &cuda::kElementwise,  // the gate alone, at the speed of memory

@@ -54,9 +54,9 @@ KernelList sm90(Role role) noexcept {
 }
 
 KernelList sm80(Role role) noexcept {
-  static constexpr const Kernel* kGemm[] = {&cuda::kSm80Gemm};
+  static constexpr const Kernel* kOwn[] = {&cuda::kSm80Decode, &cuda::kSm80Gemm};
   if (role == Role::kNorm) return kNorms;
-  return role == Role::kGateUp || role == Role::kDown ? KernelList(kGemm) : KernelList{};
+  return role == Role::kGateUp || role == Role::kDown ? KernelList(kOwn) : KernelList{};
 }
 
 KernelList norm(Role role) noexcept {
@@ -67,6 +67,11 @@ KernelList norm(Role role) noexcept {
 Reason sm90_yields(const Problem& p, const Problem& step, const Device& device,
                    const Kernel& kernel) noexcept {
   return &kernel == &cuda::kCublasLt ? cuda::cublaslt_yields(p, step, device) : Reason{};
+}
+
+// The decode kernel beside the tiles.
+Reason sm80_yields(const Problem&, const Device& device, const Kernel& kernel) noexcept {
+  return &kernel == &cuda::kSm80Decode ? cuda::sm80_decode_yields(device) : Reason{};
 }
 
 #endif
@@ -87,11 +92,12 @@ constexpr Recipe kRecipes[] = {
              Op::kWeightGrad},
      .kernels = sm90,
      .yields = sm90_yields},
-    // mma.sync, on Ampere and newer.
+    // mma.sync, on Ampere and newer: up to 64 tokens a stream of weights, else tiles.
     {.name = "cuda.sm80",
      .backend = Backend::kCuda,
      .ops = {Op::kGateUp, Op::kDown, Op::kMlp},
-     .kernels = sm80},
+     .kernels = sm80,
+     .yields = sm80_yields},
     {.name = "cuda.norm", .backend = Backend::kCuda, .ops = {Op::kNorm}, .kernels = norm},
     {.name = "cuda.elementwise",
      .backend = Backend::kCuda,

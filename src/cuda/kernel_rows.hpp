@@ -27,6 +27,11 @@ extern const detail::Kernel kCublasLt;
 [[nodiscard]] detail::Reason cublaslt_yields(const Problem&, const Problem& step,
                                              const Device&) noexcept;
 
+// sm80/decode/step.cpp: gate_up and down by mma.sync for up to 64 tokens, Ampere and newer.
+extern const detail::Kernel kSm80Decode;
+/// Why the tiles of kSm80Gemm are preferred to it for few tokens; nothing where it is faster.
+[[nodiscard]] detail::Reason sm80_decode_yields(const Device&) noexcept;
+
 // sm80/step.cpp: mma.sync on Ampere and newer, bf16 and fp16.
 extern const detail::Kernel kSm80Gemm;
 

@@ -98,12 +98,12 @@ TEST(CudaSm80, EveryConfigIsOfferedOnceTheChoiceFirst) {
 
 TEST(CudaSm80, LaunchesTheNormFirst) {
   for (const std::string norm : {":norm", ":add_norm:residual_norm_input"}) {
-    EXPECT_EQ(gpu::steps_of("64x4096x14336" + norm, a100()),
+    EXPECT_EQ(gpu::steps_of("65x4096x14336" + norm, a100()),
               "norm:cuda.norm gate_up:cuda.sm80_gemm down:cuda.sm80_gemm");
-    EXPECT_EQ(gpu::steps_of("64x4096x14336:gate_up:norm", a100()),
+    EXPECT_EQ(gpu::steps_of("65x4096x14336:gate_up:norm", a100()),
               "norm:cuda.norm gate_up:cuda.sm80_gemm");
-    EXPECT_EQ(gpu::chosen("64x4096x14336" + norm, a100()),
-              "cuda.sm80 norm=row," + plan(problem_of("64x4096x14336"), a100())->config_name());
+    EXPECT_EQ(gpu::chosen("65x4096x14336" + norm, a100()),
+              "cuda.sm80 norm=row," + plan(problem_of("65x4096x14336"), a100())->config_name());
   }
 }
 
@@ -127,9 +127,9 @@ TEST(CudaSm80, SaysWhyItRefuses) {
   turing.compute_capability = 75;
   EXPECT_NE(reason_of(problem_of("64x64x96:mlp"), turing).find("the device is 7.5"),
             std::string::npos);
-  Problem wide = problem_of("64x64x96:gate_up:concat");
+  Problem wide = problem_of("65x64x96:gate_up:concat");
   wide.layout.x.row_stride_bytes = std::int64_t{1} << 32;
-  EXPECT_NE(reason_of(wide, a100()).find("x: 64 rows span more than 32 GiB"), std::string::npos)
+  EXPECT_NE(reason_of(wide, a100()).find("x: 65 rows span more than 32 GiB"), std::string::npos)
       << reason_of(wide, a100());
   wide.m = 8;  // a tile's rows outside the matrix are its last one again
   EXPECT_EQ(reason_of(wide, a100()), "");

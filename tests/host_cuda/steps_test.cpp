@@ -67,7 +67,11 @@ constexpr Row kRows[] = {
      "column_sum_gate:cuda.column_sum column_sum_up:cuda.column_sum "
      "column_sum_down:cuda.column_sum"},
     // mma.sync on what is no Hopper, and where Hopper's copies do not reach.
-    {"a100", "1x4096x14336:mlp", "cuda.sm80", "gate_up:cuda.sm80_gemm down:cuda.sm80_gemm"},
+    {"a100", "1x4096x14336:mlp", "cuda.sm80", "gate_up:cuda.sm80_decode down:cuda.sm80_decode"},
+    {"l40s", "64x4096x14336:mlp:norm", "cuda.sm80",
+     "norm:cuda.norm gate_up:cuda.sm80_decode down:cuda.sm80_decode"},
+    {"a100", "65x4096x14336:mlp", "cuda.sm80", "gate_up:cuda.sm80_gemm down:cuda.sm80_gemm"},
+    {"h200", "17x4096x14304:gate_up:interleaved3", "cuda.sm80", "gate_up:cuda.sm80_gemm"},
     {"l40s", "512x4096x14336:mlp:norm", "cuda.sm80",
      "norm:cuda.norm gate_up:cuda.sm80_gemm down:cuda.sm80_gemm"},
     {"b200", "512x4096x14336:down:residual", "cuda.sm80", "down:cuda.sm80_gemm"},

@@ -22,9 +22,10 @@ using namespace sluice;
 // A kernel's word in the dump, which stays when the kernel is renamed.
 std::string word_of(const std::string& kernel) {
   static const std::map<std::string, std::string> kWords = {
-      {"cuda.sm90_decode", "decode"},     {"cuda.sm90_gemm", "gemm"}, {"cuda.cublaslt", "cublaslt"},
-      {"cuda.sm80_gemm", "sm80"},         {"cuda.norm", "norm"},      {"cuda.simt", "simt"},
-      {"cuda.elementwise", "elementwise"}};
+      {"cuda.sm90_decode", "decode"}, {"cuda.sm90_gemm", "gemm"},
+      {"cuda.cublaslt", "cublaslt"},  {"cuda.sm80_decode", "sm80_decode"},
+      {"cuda.sm80_gemm", "sm80"},     {"cuda.norm", "norm"},
+      {"cuda.simt", "simt"},          {"cuda.elementwise", "elementwise"}};
   const auto found = kWords.find(kernel);
   return found == kWords.end() ? kernel : found->second;
 }

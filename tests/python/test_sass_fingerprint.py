@@ -67,6 +67,7 @@ class Fingerprint(unittest.TestCase):
         row = sass_fingerprint.row_of
         self.assertEqual(row("void sluice::cuda::sm90::gemm::gemm<sluice::cuda::norm::A>()"), "cuda.sm90_gemm")
         self.assertEqual(row("sluice::cuda::sm80::gemm<X>()"), "cuda.sm80_gemm")
+        self.assertEqual(row("sluice::cuda::sm80::decode::decode<X>()"), "cuda.sm80_decode")
         self.assertEqual(row("sluice::cuda::simt::column_sums(int)"), "cuda.simt")
         self.assertEqual(row("sluice::cuda::(anonymous namespace)::read_through(int)"), "-")
 

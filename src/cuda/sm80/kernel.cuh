@@ -24,6 +24,7 @@
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/sm80/launch.hpp"
+#include "cuda/sm80/rows.cuh"
 #include "cuda/tile/activation.cuh"
 #include "cuda/tile/pair.cuh"
 #include "math/gate.hpp"
@@ -65,12 +66,6 @@ template <class Cfg>
 __device__ __forceinline__ int swizzled(int row, int chunk) {
   const int turn = Cfg::kChunks == 8 ? row % 8 : row / 2 % 4;
   return row * Cfg::kRowBytes + (chunk ^ turn) * 16;
-}
-
-__device__ __forceinline__ const char* row_address(const Rows& rows, int i) {
-  const char* base = static_cast<const char*>(rows.base);
-  if (rows.block_rows == 0) return base + i * rows.row_stride;
-  return base + i / rows.block_rows * rows.block_stride + i % rows.block_rows * rows.row_stride;
 }
 
 // This thread's chunks of a matrix of kRows rows: the same column of chunks in every kStep-th row.

@@ -2,20 +2,12 @@
 // The mma.sync GEMM as the host sees it: what the kernels take, and one call for each family.
 #pragma once
 
+#include "cuda/sm80/rows.hpp"
 #include "cuda/sm80/table.hpp"
 #include "sluice/plan.hpp"
 #include "sluice/types.hpp"
 
 namespace sluice::cuda::sm80 {
-
-// Row i of a matrix lies at base + i / block_rows * block_stride + i % block_rows * row_stride;
-// block_rows = 0: no blocks. Bytes.
-struct Rows {
-  const void* base;
-  long long row_stride;
-  long long block_stride;
-  int block_rows;
-};
 
 // out[i, j] of gate_up = gate(x_i · w0_j + bias0_j, x_i · w1_j + bias1_j), of down = x_i · w0_j +
 // bias0_j + residual[i, j].

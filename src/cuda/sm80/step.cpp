@@ -7,9 +7,9 @@
 #include <iterator>
 #include <limits>
 
-#include "cuda/half_types.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "cuda/sm80/launch.hpp"
+#include "cuda/sm80/operands.hpp"
 
 namespace sluice::cuda {
 namespace {
@@ -20,11 +20,9 @@ using detail::Step;
 using detail::StepView;
 using sm80::GemmParams;
 using sm80::GemmShape;
-using sm80::Rows;
+using sm80::rows_of;
 using sm80::Tiling;
 
-constexpr std::int64_t kUnitBytes = 16;      // of a copy
-constexpr std::int64_t kUnit = 8;            // elements of it
 constexpr std::int64_t kMostTileRows = 256;  // no tiling has more
 constexpr int kLeastSmem = sm80::smem_bytes(sm80::kTilings[std::size(sm80::kTilings) - 1]);
 
@@ -32,18 +30,10 @@ GemmShape shape_of(const Problem& p, const Device& device) {
   return {p.m, p.op == Op::kGateUp ? 2 * p.h : p.d, device.sm_count, device.smem_per_block_bytes};
 }
 
-// Strides that would move a row's start off a multiple of 16 bytes.
-Reason stride_refusal(const OperandSpec& spec) {
+// The kernel keeps the distance of a tile's rows from its first one, as 32 bits of 16 bytes.
+Reason span_refusal(const OperandSpec& spec) {
   if (spec.access == Access::kUnused || spec.rows == 0) return {};
   const Layout& l = spec.layout;
-  if (l.row_stride_bytes % kUnitBytes != 0 || l.block_stride_bytes % kUnitBytes != 0) {
-    return refuse(
-        "%s: strides of rows and blocks are %lld and %lld bytes, wanted multiples of %lld",
-        spec.name, static_cast<long long>(l.row_stride_bytes),
-        static_cast<long long>(l.block_stride_bytes), static_cast<long long>(kUnitBytes));
-  }
-  if (l.block_cols != 0) return refuse("%s: has blocks of columns", spec.name);
-  // The kernel keeps the distance of a tile's rows from its first one, as 32 bits of 16 bytes.
   constexpr std::int64_t kMost = std::int64_t{1} << 35;
   const std::int64_t rows = std::min(kMostTileRows, spec.rows);
   const std::int64_t run = l.block_rows == 0 ? rows : std::min(l.block_rows, rows);
@@ -77,37 +67,11 @@ Reason size_refusal(const Problem& p) {
   return {};
 }
 
-Rows rows_of(const Step& step, Operand id) {
-  const void* const base = step.pointer(id);
-  if (base == nullptr) return {};
-  const Layout l = step.spec(id).layout;
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max();  // more than there are rows
-  return {base, l.row_stride_bytes, l.block_stride_bytes,
-          static_cast<int>(std::min(l.block_rows, kMost))};
-}
-
 Reason supports(const Problem& p, const Device& device) noexcept {
-  if (device.compute_capability < 80 || device.smem_per_block_bytes < kLeastSmem) {
-    return refuse(
-        "needs an Ampere or newer GPU (8.0) with %d bytes of shared memory a block, "
-        "the device is %d.%d with %d",
-        kLeastSmem, device.compute_capability / 10, device.compute_capability % 10,
-        device.smem_per_block_bytes);
-  }
-  if (p.norm.enabled) return refuse("has no norm prologue");
-  if (p.save_g_u) return refuse("does not store g and u");
-  if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
-  if (p.alignment_bytes < kUnitBytes) {
-    return refuse("alignment_bytes is %lld, copies need %lld",
-                  static_cast<long long>(p.alignment_bytes), static_cast<long long>(kUnitBytes));
-  }
-  if (p.d % kUnit != 0 || p.h % kUnit != 0) {
-    return refuse("d is %lld and h %lld, wanted multiples of %lld (16 bytes)",
-                  static_cast<long long>(p.d), static_cast<long long>(p.h),
-                  static_cast<long long>(kUnit));
-  }
+  if (Reason reason = sm80::device_refusal(device, kLeastSmem); !reason.empty()) return reason;
+  if (Reason reason = sm80::operand_refusal(p); !reason.empty()) return reason;
   for (const OperandSpec& spec : operand_specs(p)) {
-    if (Reason reason = stride_refusal(spec); !reason.empty()) return reason;
+    if (Reason reason = span_refusal(spec); !reason.empty()) return reason;
   }
   return size_refusal(p);
 }

@@ -11,33 +11,17 @@
 
 #include <cstdint>
 
+#include "cuda/tile/even_shares.hpp"
+
 namespace sluice::cuda::sm90::decode {
 
 inline constexpr int kMmaRows = 16;  ///< rows of one mma: eight gate and eight up rows, or sixteen
 inline constexpr int kSliceTokens = 8;   ///< columns of one mma, one slice of the reduction
 inline constexpr int kSpanColumns = 64;  ///< 128 bytes: all banks, the span of a swizzle, a box
 
-struct UnitRange {
-  int begin = 0;
-  int end = 0;
-  [[nodiscard]] constexpr int size() const noexcept { return end - begin; }
-};
-
-/// [0, total) in parts whose sizes differ by at most one. A value, so that the host can divide.
-/// With `rest` the number of parts, all have one more than `each`.
-struct EvenShares {
-  int each = 0;
-  int rest = 0;
-  [[nodiscard]] constexpr UnitRange part(int i) const noexcept {
-    const int begin = i * each + (i < rest ? i : rest);
-    return {begin, begin + each + (i < rest ? 1 : 0)};
-  }
-};
-
-[[nodiscard]] constexpr EvenShares even_shares(int total, int parts) noexcept {
-  if (parts <= 1) return {total, 0};
-  return {total / parts, total % parts};
-}
+using tile::even_shares;
+using tile::EvenShares;
+using tile::UnitRange;
 
 /// Pairs of gate_up (`gated`) or rows of w_down in a unit.
 [[nodiscard]] constexpr int unit_size(bool boxes, bool gated) noexcept {

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+// gate_up and linear for up to 64 tokens on Ampere and newer: weights stream once from memory
+// through rings of cp.async, tokens are the columns of mma.sync. Drawing: docs/kernels/sm80.md.
+//
+// roles       a group of warps is alone with its ring and its units of K (64 columns): its threads
+//             copy a stage, its warps multiply 16 or 32 rows each by all tokens. No group waits for
+//             another before a block's end
+// shared      exchange | groups x stages x { weight rows x 128 bytes | tokens x 128 bytes }
+// columns     a lane loads 16 bytes of a row, its operands of two mma steps: which columns a step
+//             calls its k-th is free as long as weights and tokens agree
+// barriers    named 1 + group, once a stage: every copy of this stage has landed, and everybody has
+//             read the stage before, which the next copies fill; __syncthreads twice a pass of a
+//             block's end, around what the groups write and read of each other
+// outside     slots of rows or tokens that do not exist are neither copied nor stored: what lies in
+//             them meets no other row or token. Columns from k on are zeros in both operands
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/host/launch.hpp"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/ptx/ordered.cuh"
+#include "cuda/ptx/prefetch.cuh"
+#include "cuda/ptx/warpgroup.cuh"
+#include "cuda/sm80/decode/launch.hpp"
+#include "cuda/sm80/rows.cuh"
+#include "cuda/tile/activation.cuh"
+#include "math/gate.hpp"
+
+namespace sluice::cuda::sm80::decode {
+
+template <bool kIsGated, class ElementType, Tiling kTiling>
+struct Config {
+  using Element = ElementType;
+  static constexpr bool kGated = kIsGated;
+  static constexpr int kTokens = kTiling.tokens;
+  static constexpr int kRows = kTiling.rows;
+  static constexpr int kGroups = kTiling.groups;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kRowWarps = kWarps / kGroups;  // of a group
+  static constexpr int kGroupThreads = kThreads / kGroups;
+  static constexpr int kWarpRows = kRows / kRowWarps;
+  static constexpr int kMmas = kWarpRows / kMmaRows;
+  static constexpr int kSlices = kTokens / kSliceTokens;
+  static constexpr int kPassSlices = pass_slices(kTiling);
+  static constexpr int kPasses = kSlices / kPassSlices;
+  static constexpr int kPassTiles = pass_tiles(kTiling);
+  static constexpr int kRowBytes = kUnitColumns * 2;
+  static constexpr int kChunks = kRowBytes / 16;
+  static constexpr int kCopyRows = kGroupThreads / kChunks;  // rows that a group copies at once
+  static constexpr int kWeightCopies = kRows / kCopyRows;
+  static constexpr int kTokenCopies = (kTokens + kCopyRows - 1) / kCopyRows;
+  static constexpr int kStageBytes = stage_bytes(kTiling) / kGroups;  // of one group
+  static constexpr int kExchangeBytes = exchange_bytes(kTiling);
+  static_assert(kWarpRows % kMmaRows == 0 && kRows % kCopyRows == 0 && kSlices % kPassSlices == 0);
+  static_assert(kCopyRows % 2 == 0, "all copies of a thread go to rows of one parity");
+};
+
+// Waits until at most `pending` of this thread's groups of copies are under way. The instruction
+// takes a constant; how deep a ring is depends on the device.
+__device__ __forceinline__ void wait_for_copies(int pending) {
+  static_assert(kMostStages == 12);
+  switch (pending) {
+    case 0:
+      return ptx::cp_async_wait<0>();
+    case 1:
+      return ptx::cp_async_wait<1>();
+    case 2:
+      return ptx::cp_async_wait<2>();
+    case 3:
+      return ptx::cp_async_wait<3>();
+    case 4:
+      return ptx::cp_async_wait<4>();
+    case 5:
+      return ptx::cp_async_wait<5>();
+    case 6:
+      return ptx::cp_async_wait<6>();
+    case 7:
+      return ptx::cp_async_wait<7>();
+    case 8:
+      return ptx::cp_async_wait<8>();
+    case 9:
+      return ptx::cp_async_wait<9>();
+    default:
+      return ptx::cp_async_wait<10>();
+  }
+}
+
+// Which part of the launch's work is this CTA's, and which of that this thread's group has.
+template <class Cfg>
+struct Place {
+  int cta_group = static_cast<int>(blockIdx.x);  // of CTAs that share rows
+  int rank = 0;                                  // in it
+  int group = static_cast<int>(threadIdx.x) / Cfg::kGroupThreads;
+  int first;  // units of K of this group of warps: first, first + kGroups, ...
+  int units;  // how many of them a block has
+
+  __device__ __forceinline__ explicit Place(const Params& p) {
+    if (p.split > 1) {
+      cta_group = static_cast<int>(blockIdx.x) / p.split;
+      rank = static_cast<int>(blockIdx.x) % p.split;
+    }
+    const UnitRange columns = p.shares.columns.part(rank);
+    first = columns.begin + group;
+    units = (columns.size() - group + Cfg::kGroups - 1) / Cfg::kGroups;
+  }
+};
+
+// Brings what the next launch's CTA of this number reads first into L2, while this one's last
+// stages are under way. It waits for nothing.
+__device__ __forceinline__ void prefetch_next(const NextWeights& next) {
+  const int cta = static_cast<int>(blockIdx.x);
+  if (next.lines == 0 || cta >= next.ctas) return;
+  const UnitRange rows = next.shares.block(cta / next.split, 0);
+  const int line0 = next.shares.columns.part(cta % next.split).begin;
+  const int count = rows.size() * next.lines;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kWarps * 32) {
+    const int line = line0 + i % next.lines;
+    if (line * kUnitColumns >= next.k) continue;
+    ptx::prefetch_l2(row_address(next.w, rows.begin + i / next.lines) +
+                     static_cast<long long>(line) * kUnitColumns * 2);
+  }
+}
+
+// This thread's copies: the same column of chunks in every kCopyRows-th row of a stage, block after
+// block.
+template <class Cfg>
+struct Copier {
+  const char* weights[Cfg::kWeightCopies];  // where the rows begin; null for none
+  const char* tokens[Cfg::kTokenCopies];
+  int to;         // the first row's chunk in a stage
+  int chunk;      // of the row's 128 bytes
+  int block = 0;  // to be copied next
+  int unit = 0;   // of that
+
+  __device__ __forceinline__ Copier(const Params& p, const Place<Cfg>& place) {
+    const int thread = static_cast<int>(threadIdx.x) % Cfg::kGroupThreads;
+    const int row = thread / Cfg::kChunks;
+    chunk = thread % Cfg::kChunks;
+    to = chunk_at(row, chunk);
+#pragma unroll
+    for (int i = 0; i < Cfg::kTokenCopies; ++i) {
+      const int token = row + i * Cfg::kCopyRows;
+      tokens[i] = token < p.m ? row_address(p.x, token) : nullptr;
+    }
+    if (place.units == 0) block = p.shares.blocks;  // none of K is left for this group
+    if (block < p.shares.blocks) find_rows(p, place);
+  }
+
+  __device__ __forceinline__ void find_rows(const Params& p, const Place<Cfg>& place) {
+    const UnitRange units = p.shares.block(place.cta_group, block);
+    const int row = static_cast<int>(threadIdx.x) % Cfg::kGroupThreads / Cfg::kChunks;
+#pragma unroll
+    for (int i = 0; i < Cfg::kWeightCopies; ++i) {
+      const SlotRow slot = slot_row(row + i * Cfg::kCopyRows, Cfg::kGated);
+      const Rows& w = p.w[Cfg::kGated && slot.up ? 1 : 0];
+      weights[i] = slot.unit < units.size() ? row_address(w, units.begin + slot.unit) : nullptr;
+    }
+  }
+
+  // The next stage's copies, and their group; an empty one behind the last.
+  __device__ __forceinline__ void fill(const Params& p, const Place<Cfg>& place,
+                                       std::uint32_t stage) {
+    if (block < p.shares.blocks) {
+      const int column = (place.first + unit * Cfg::kGroups) * kUnitColumns + chunk * 8;
+      const long long at = static_cast<long long>(column) * 2;
+      const bool inside = column < p.k;
+#pragma unroll
+      for (int i = 0; i < Cfg::kWeightCopies; ++i) {
+        if (weights[i] == nullptr) continue;
+        ptx::cp_async_16(stage + to + i * Cfg::kCopyRows * Cfg::kRowBytes, weights[i] + at, inside);
+      }
+#pragma unroll
+      for (int i = 0; i < Cfg::kTokenCopies; ++i) {
+        if (tokens[i] == nullptr) continue;
+        ptx::cp_async_16(stage + to + (Cfg::kRows + i * Cfg::kCopyRows) * Cfg::kRowBytes,
+                         tokens[i] + at, inside);
+      }
+      if (++unit == place.units) {
+        unit = 0;
+        if (++block < p.shares.blocks) {
+          find_rows(p, place);
+        } else {
+          prefetch_next(p.next);
+        }
+      }
+    }
+    ptx::cp_async_commit();
+  }
+};
+
+// A warp's sums. Of tile (i, s) a lane has rows g and g + 8 of mma i, tokens 2q and 2q + 1 of slice
+// s, g = lane / 4 and q = lane % 4.
+template <class Cfg>
+using Sums = float[Cfg::kMmas][Cfg::kSlices][4];
+
+// One unit of K: two spans of 32 columns, two steps of mma each. `weights` and `tokens` are this
+// lane's first rows and its chunk of span 0.
+template <class Cfg>
+__device__ __forceinline__ void multiply(const char* weights, const char* tokens, int chunk,
+                                         Sums<Cfg>& d) {
+  using Element = typename Cfg::Element;
+#pragma unroll
+  for (int span = 0; span < 2; ++span) {
+    const int at = chunk ^ (span * 64);
+    uint4 a[Cfg::kMmas][2];
+#pragma unroll
+    for (int i = 0; i < Cfg::kMmas; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        a[i][half] = *reinterpret_cast<const uint4*>(weights + at +
+                                                     (i * kMmaRows + half * 8) * Cfg::kRowBytes);
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < Cfg::kSlices; ++s) {
+      const uint4 b =
+          *reinterpret_cast<const uint4*>(tokens + at + s * kSliceTokens * Cfg::kRowBytes);
+#pragma unroll
+      for (int i = 0; i < Cfg::kMmas; ++i) {
+        const std::uint32_t first[4] = {a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y};
+        const std::uint32_t second[4] = {a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w};
+        ptx::mma_m16n8k16<Element>(d[i][s], first, b.x, b.y);
+        ptx::mma_m16n8k16<Element>(d[i][s], second, b.z, b.w);
+      }
+    }
+  }
+}
+
+// A lane's sums of one tile, where they belong.
+struct TileSums {
+  float4 v;   // rows g: x, y; rows g + 8: z, w
+  int slot;   // of row g in the block
+  int token;  // of x and z; y and w are of the next
+};
+
+template <class Cfg>
+__device__ __forceinline__ float element_or_zero(const void* base, int i) {
+  using Element = typename Cfg::Element;
+  return base == nullptr ? 0.0F : static_cast<float>(static_cast<const Element*>(base)[i]);
+}
+
+template <class Cfg>
+__device__ __forceinline__ void store(const Params& p, int token, int col, float value) {
+  using Element = typename Cfg::Element;
+  char* const row = static_cast<char*>(p.out) + token * p.out_row_bytes;
+  reinterpret_cast<Element*>(row)[col] = Element(value);
+}
+
+// h = gate(g + bg, u + bu), or y = d + bias + residual, of a tile's elements that exist.
+template <class Cfg>
+__device__ __forceinline__ void store_tile(const Params& p, const UnitRange& units,
+                                           const TileSums& t) {
+  if constexpr (Cfg::kGated) {
+    const int col = units.begin + slot_row(t.slot, true).unit;
+    if (col >= units.end || t.token >= p.m) return;
+    const float bg = element_or_zero<Cfg>(p.bias[0], col);
+    const float bu = element_or_zero<Cfg>(p.bias[1], col);
+    tile::with_epilogue_gate(p.gate, [&](const Gate& gate) {
+      store<Cfg>(p, t.token, col, math::gate_mul(gate, t.v.x + bg, t.v.z + bu));
+      if (t.token + 1 >= p.m) return;
+      store<Cfg>(p, t.token + 1, col, math::gate_mul(gate, t.v.y + bg, t.v.w + bu));
+    });
+  } else {
+    const float v[2][2] = {{t.v.x, t.v.y}, {t.v.z, t.v.w}};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int col = units.begin + t.slot + half * 8;
+      if (col >= units.end) continue;
+      const float bias = element_or_zero<Cfg>(p.bias[0], col);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (t.token + i >= p.m) continue;
+        const char* const row =
+            p.residual.base == nullptr ? nullptr : row_address(p.residual, t.token + i);
+        store<Cfg>(p, t.token + i, col, v[half][i] + bias + element_or_zero<Cfg>(row, col));
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void add(float4& sum, const float4& v) {
+  sum.x += v.x;
+  sum.y += v.y;
+  sum.z += v.z;
+  sum.w += v.w;
+}
+
+// The end of a block. A pass's tiles are dealt to the groups, and a warp finishes its own for the
+// same rows of all groups: `finish(i, j, v)` has tile j of pass i. Groups are added in order.
+template <class Cfg, class Finish>
+__device__ __forceinline__ void exchange(const Params& p, float4* shared, int group, int row_warp,
+                                         Sums<Cfg>& d, const Finish& finish) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto at = [&](int of_group, int tile) {
+    return ((of_group * Cfg::kRowWarps + row_warp) * Cfg::kPassTiles + tile) * 32 + lane;
+  };
+#pragma unroll 1
+  for (int pass = 0; pass < Cfg::kPasses; ++pass) {
+    if (pass * Cfg::kPassSlices * kSliceTokens >= p.m) break;
+    __syncthreads();  // what the last pass left is read
+#pragma unroll
+    for (int i = 0; i < Cfg::kMmas; ++i) {
+#pragma unroll
+      for (int s = 0; s < Cfg::kPassSlices; ++s) {
+        const float* const v = d[i][s];
+        shared[at(group, i * Cfg::kPassSlices + s)] = make_float4(v[0], v[1], v[2], v[3]);
+      }
+      // Registers have no index: the next pass's sums go where this one's were.
+#pragma unroll
+      for (int s = 0; s < Cfg::kSlices - Cfg::kPassSlices; ++s) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) d[i][s][c] = d[i][s + Cfg::kPassSlices][c];
+      }
+    }
+    __syncthreads();  // all groups' sums are there
+#pragma unroll 1
+    for (int tile = group; tile < Cfg::kPassTiles; tile += Cfg::kGroups) {
+      float4 sum = shared[at(0, tile)];
+#pragma unroll
+      for (int of_group = 1; of_group < Cfg::kGroups; ++of_group) {
+        add(sum, shared[at(of_group, tile)]);
+      }
+      finish(pass, tile, sum);
+    }
+  }
+}
+
+// Where tile `tile` of pass `pass` belongs.
+template <class Cfg>
+__device__ __forceinline__ TileSums placed(int row_warp, int pass, int tile, const float4& v) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int slice = pass * Cfg::kPassSlices + tile % Cfg::kPassSlices;
+  return {v, row_warp * Cfg::kWarpRows + tile / Cfg::kPassSlices * kMmaRows + lane / 4,
+          slice * kSliceTokens + lane % 4 * 2};
+}
+
+// Where CTA `rank` of this group leaves a tile of this warp's row warp.
+template <class Cfg>
+__device__ __forceinline__ float4* partial(const Params& p, const Place<Cfg>& place, int rank,
+                                           int row_warp, int pass, int tile) {
+  const int cta = place.cta_group * p.split + rank;
+  const int row = (cta * Cfg::kRowWarps + row_warp) * Cfg::kPasses + pass;
+  return reinterpret_cast<float4*>(p.partials) +
+         (static_cast<long long>(row) * Cfg::kPassTiles + tile) * 32 + threadIdx.x % 32;
+}
+
+// Whether this warp is the last of those that share its tiles to have left its sums: what the
+// others left is then there to read. Nobody waits, so CTAs need not run at once.
+__device__ __forceinline__ bool is_last(const Params& p, int cta_group) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  std::uint32_t& word = p.header->tickets[cta_group * 2 + warp / 4];
+  const int shift = warp % 4 * 8;  // a byte a warp
+  std::uint32_t before = 0;
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) before = ptx::add_release(&word, 1U << shift);
+  const auto count = static_cast<int>(__shfl_sync(0xFFFFFFFFU, before, 0) >> shift & 0xFF);
+  if (count != p.split - 1) return false;
+  // The next launch finds the byte at 0.
+  if (threadIdx.x % 32 == 0) {
+    ptx::add_release(&word, 0U - (static_cast<std::uint32_t>(p.split) << shift));
+  }
+  __syncwarp();  // what lane 0 acquired holds for all
+  return true;
+}
+
+template <class Cfg>
+__device__ __forceinline__ void finish_block(const Params& p, const Place<Cfg>& place, int block,
+                                             int row_warp, float4* shared, Sums<Cfg>& d) {
+  const UnitRange units = p.shares.block(place.cta_group, block);
+  if (p.split == 1) {
+    exchange<Cfg>(p, shared, place.group, row_warp, d, [&](int pass, int tile, const float4& v) {
+      store_tile<Cfg>(p, units, placed<Cfg>(row_warp, pass, tile, v));
+    });
+    return;
+  }
+  exchange<Cfg>(p, shared, place.group, row_warp, d, [&](int pass, int tile, const float4& v) {
+    __stcg(partial<Cfg>(p, place, place.rank, row_warp, pass, tile), v);
+  });
+  if (!is_last(p, place.cta_group)) return;
+#pragma unroll 1
+  for (int pass = 0; pass < Cfg::kPasses; ++pass) {
+    if (pass * Cfg::kPassSlices * kSliceTokens >= p.m) break;
+#pragma unroll 1
+    for (int tile = place.group; tile < Cfg::kPassTiles; tile += Cfg::kGroups) {
+      float4 parts[kMaxSplit];
+#pragma unroll
+      for (int rank = 0; rank < kMaxSplit; ++rank) {
+        if (rank >= p.split) break;
+        parts[rank] = __ldcg(partial<Cfg>(p, place, rank, row_warp, pass, tile));
+      }
+      float4 sum = parts[0];
+#pragma unroll
+      for (int rank = 1; rank < kMaxSplit; ++rank) {
+        if (rank < p.split) add(sum, parts[rank]);
+      }
+      store_tile<Cfg>(p, units, placed<Cfg>(row_warp, pass, tile, sum));
+    }
+  }
+}
+
+template <class Cfg>
+__global__ void __launch_bounds__(Cfg::kThreads, 1) decode(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) char smem[];
+  const Place<Cfg> place(p);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row_warp = static_cast<int>(threadIdx.x) / 32 % Cfg::kRowWarps;
+  const int ring_bytes = p.stages * Cfg::kStageBytes;
+  char* const ring = smem + Cfg::kExchangeBytes + place.group * ring_bytes;
+  const std::uint32_t ring_address = ptx::shared_address(ring);
+  Copier<Cfg> copier(p, place);
+  for (int i = 0; i < p.stages - 1; ++i) {
+    copier.fill(p, place, ring_address + i * Cfg::kStageBytes);
+  }
+  const int g = lane / 4;
+  const int chunk = chunk_at(g, lane % 4);
+  int stage = 0;                               // bytes from the ring's start
+  int filled = ring_bytes - Cfg::kStageBytes;  // the stage before it, which is filled next
+#pragma unroll 1
+  for (int block = 0; block < p.shares.blocks; ++block) {
+    Sums<Cfg> d = {};
+#pragma unroll 1
+    for (int unit = 0; unit < place.units; ++unit) {
+      wait_for_copies(p.stages - 2);
+      ptx::named_barrier_sync(1 + place.group, Cfg::kGroupThreads);
+      copier.fill(p, place, ring_address + filled);
+      multiply<Cfg>(ring + stage + row_warp * Cfg::kWarpRows * Cfg::kRowBytes,
+                    ring + stage + Cfg::kRows * Cfg::kRowBytes, chunk, d);
+      filled = stage;
+      stage += Cfg::kStageBytes;
+      if (stage == ring_bytes) stage = 0;
+    }
+    finish_block<Cfg>(p, place, block, row_warp, reinterpret_cast<float4*>(smem), d);
+  }
+}
+
+template <class Cfg>
+Status launch_config(const Launch& launch, const Params& p) noexcept {
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(p.shares.groups * p.split));
+  shape.block = dim3(Cfg::kThreads);
+  shape.smem_bytes = static_cast<std::size_t>(smem_bytes(launch.tiling));
+  return cuda::launch<decode<Cfg>>(launch.device, shape, launch.stream, p);
+}
+
+template <bool kGated, class Element, std::size_t kIndex = 0>
+Status launch_typed(const Launch& launch, const Params& params) noexcept {
+  if constexpr (kIndex < std::size(kTilings)) {
+    constexpr Tiling kTiling = kTilings[kIndex];
+    if (launch.tiling.tokens == kTiling.tokens && launch.tiling.rows == kTiling.rows) {
+      return launch_config<Config<kGated, Element, kTiling>>(launch, params);
+    }
+    return launch_typed<kGated, Element, kIndex + 1>(launch, params);
+  } else {
+    return make_error(ErrorCode::kInternal, "sm80 decode: no kernel for %d tokens, %d rows",
+                      launch.tiling.tokens, launch.tiling.rows);
+  }
+}
+
+}  // namespace sluice::cuda::sm80::decode

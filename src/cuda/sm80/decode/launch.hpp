@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mma.sync decode kernel as the host sees it: what it takes, and one call for each operator.
+#pragma once
+
+#include "cuda/host/workspace.hpp"
+#include "cuda/sm80/decode/table.hpp"
+#include "cuda/sm80/rows.hpp"
+#include "sluice/plan.hpp"
+#include "sluice/types.hpp"
+
+namespace sluice::cuda::sm80::decode {
+
+/// What a launch of gate_up brings into L2 for the launch of linear behind it: of each CTA's first
+/// block, which it reads first, so many lines of 128 bytes a row.
+struct NextWeights {
+  Rows w;
+  Shares shares;
+  int split = 1;
+  int ctas = 0;
+  int lines = 0;  // 0: none
+  int k = 0;
+};
+
+// out[i, j] of gate_up = gate(x_i · w0_j + bias0_j, x_i · w1_j + bias1_j), of linear = x_i · w0_j +
+// bias0_j + residual[i, j].
+struct Params {
+  Rows w[2];      // [n, k]: gate and up, or linear's alone
+  Rows x;         // [m, k]
+  Rows residual;  // [m, n], null base for none
+  void* out;      // [m, n]
+  long long out_row_bytes;
+  int m;
+  int n;
+  int k;
+  int stages;
+  int split;
+  Shares shares;
+  const void* bias[2];  // null for none
+  Gate gate;
+  float* partials;          // split > 1: partial_bytes() a CTA
+  WorkspaceHeader* header;  // split > 1: tickets
+  NextWeights next;
+};
+
+struct Launch {
+  Tiling tiling{};
+  DType dtype = DType::kBF16;
+  int device = 0;
+  Stream stream = nullptr;
+};
+
+/// Enqueues the kernel. kInternal for a tiling that is not in kTilings. gate_up.cu, down.cu.
+Status launch_gate_up(const Launch& launch, const Params& params) noexcept;
+Status launch_down(const Launch& launch, const Params& params) noexcept;
+
+}  // namespace sluice::cuda::sm80::decode

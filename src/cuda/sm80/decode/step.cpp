@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda.sm80_decode: gate_up and linear for up to 64 tokens by mma.sync and cp.async, from weights
+// as they lie, on Ampere and everything newer. A launch of gate_up brings the first weights of the
+// launch of linear behind it into L2.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <iterator>
+
+#include "cuda/kernel_rows.hpp"
+#include "cuda/sm80/decode/launch.hpp"
+#include "cuda/sm80/operands.hpp"
+
+namespace sluice::cuda {
+namespace {
+
+using detail::Reason;
+using detail::refuse;
+using detail::Step;
+using detail::StepView;
+using sm80::rows_of;
+using sm80::decode::NextWeights;
+using sm80::decode::Params;
+using sm80::decode::Shape;
+using sm80::decode::Shares;
+using sm80::decode::Tiling;
+
+// Every number of tokens has a tiling that fits: 64 rows and 64 tokens need the most of these.
+constexpr int kLeastSmem = sm80::decode::smem_bytes(
+    {.tokens = 64, .rows = 64, .groups = 2, .stages = sm80::decode::kLeastStages});
+
+Shape shape_of(const Problem& p, const Device& device) {
+  const bool gated = p.op == Op::kGateUp;
+  return {p.m,   gated ? p.h : p.d, gated ? p.d : p.h,
+          gated, device.sm_count,   device.smem_per_block_bytes};
+}
+
+Shares shares_of(const Tiling& t, const Problem& p, const Device& device) {
+  return sm80::decode::make_shares(t, shape_of(p, device));
+}
+
+Reason supports(const Problem& p, const Device& device) noexcept {
+  if (Reason reason = sm80::device_refusal(device, kLeastSmem); !reason.empty()) return reason;
+  if (p.m > sm80::decode::kMaxTokens) {
+    return refuse("takes up to %d tokens, got %lld", sm80::decode::kMaxTokens,
+                  static_cast<long long>(p.m));
+  }
+  // Columns are counted in bytes, and lines of a block's rows, in 32 bits.
+  constexpr std::int64_t kMaxWidth = std::int64_t{1} << 24;
+  if (p.d >= kMaxWidth || p.h >= kMaxWidth) {
+    return refuse("d and h are %lld and %lld, wanted less than %lld", static_cast<long long>(p.d),
+                  static_cast<long long>(p.h), static_cast<long long>(kMaxWidth));
+  }
+  return sm80::operand_refusal(p);
+}
+
+std::size_t configs(const Problem& p, const Device& device, std::span<KernelConfig> out) noexcept {
+  std::array<Tiling, detail::kMaxConfigs> tilings;
+  const std::size_t count = sm80::decode::ranked(shape_of(p, device), tilings);
+  return detail::offer<Tiling>(std::span(tilings).first(count), out);
+}
+
+void name_config(const KernelConfig& config, std::span<char> out) noexcept {
+  sm80::decode::name_tiling(detail::config_as<Tiling>(config), out);
+}
+
+std::size_t scratch_bytes(const StepView& s) noexcept {
+  const auto t = detail::config_as<Tiling>(s.config);
+  if (t.split == 1) return 0;
+  const Shares shares = shares_of(t, s.problem, s.device);
+  return static_cast<std::size_t>(sm80::decode::partial_bytes(t) * shares.groups * t.split);
+}
+
+// What the launch of linear behind this one reads first: up to 64 KB a CTA, and of all CTAs no more
+// than a quarter of L2, which h and x need too.
+NextWeights next_weights(const Step* next) {
+  if (next == nullptr || next->kernel != &kSm80Decode) return {};
+  const Problem& p = next->problem;
+  if (p.op != Op::kDown) return {};
+  const auto t = detail::config_as<Tiling>(next->config);
+  NextWeights w;
+  w.w = rows_of(*next, Operand::kWDown);
+  w.shares = shares_of(t, p, next->device);
+  w.split = t.split;
+  w.ctas = w.shares.groups * t.split;
+  w.k = static_cast<int>(p.h);
+  constexpr std::int64_t kLineBytes = 128;
+  std::int64_t most = 64 * 1024;
+  if (next->device.l2_bytes > 0) most = std::min(most, next->device.l2_bytes / 4 / w.ctas);
+  const std::int64_t rows = w.shares.block(0, 0).size();
+  const std::int64_t lines = std::min<std::int64_t>(
+      most / (kLineBytes * std::max<std::int64_t>(rows, 1)), w.shares.columns.part(0).size());
+  w.lines = static_cast<int>(lines);
+  return w;
+}
+
+Status launch(const Step& step, const Step* next) noexcept {
+  const Problem& p = step.problem;
+  const bool gate_up = p.op == Op::kGateUp;
+  const auto tiling = detail::config_as<Tiling>(step.config);
+  const Operand out = gate_up ? Operand::kH : Operand::kY;
+  Params params{};
+  params.w[0] = rows_of(step, gate_up ? Operand::kWGate : Operand::kWDown);
+  if (gate_up) params.w[1] = rows_of(step, Operand::kWUp);
+  params.x = rows_of(step, gate_up ? Operand::kX : Operand::kH);
+  params.residual = rows_of(step, Operand::kResidual);
+  params.out = step.pointer(out);
+  params.out_row_bytes = step.spec(out).layout.row_stride_bytes;
+  params.m = static_cast<int>(p.m);
+  params.n = static_cast<int>(gate_up ? p.h : p.d);
+  params.k = static_cast<int>(gate_up ? p.d : p.h);
+  params.stages = tiling.stages;
+  params.split = tiling.split;
+  params.shares = shares_of(tiling, p, step.device);
+  params.bias[0] = step.pointer(gate_up ? Operand::kBGate : Operand::kBDown);
+  params.bias[1] = step.pointer(Operand::kBUp);
+  params.gate = p.gate;
+  params.partials = static_cast<float*>(step.scratch);
+  params.header = static_cast<WorkspaceHeader*>(step.header);
+  if (gate_up) params.next = next_weights(next);
+  const sm80::decode::Launch launched{tiling, p.x_dtype, step.device.ordinal, step.stream};
+  return gate_up ? sm80::decode::launch_gate_up(launched, params)
+                 : sm80::decode::launch_down(launched, params);
+}
+
+std::string describe(const StepView& s) {
+  const auto t = detail::config_as<Tiling>(s.config);
+  const Shares shares = shares_of(t, s.problem, s.device);
+  const int rows = shares.units.part(0).size() * (s.problem.op == Op::kGateUp ? 2 : 1);
+  char text[240];
+  std::snprintf(text, sizeof(text),
+                "%d CTAs on %d SMs, %d on the same rows; each streams %d weight rows in %d blocks "
+                "through %d rings of %d stages of %d rows by %d columns",
+                shares.groups * t.split, s.device.sm_count, t.split, rows, shares.blocks, t.groups,
+                t.stages, t.rows, sm80::decode::kUnitColumns);
+  return text;
+}
+
+}  // namespace
+
+const detail::Kernel kSm80Decode = {
+    .name = "cuda.sm80_decode",
+    .backend = Backend::kCuda,
+    .ops = {Op::kGateUp, Op::kDown},
+    .supports = supports,
+    .configs = configs,
+    .name_config = name_config,
+    .launch = launch,
+    .describe = describe,
+    .scratch_bytes = scratch_bytes,
+};
+
+Reason sm80_decode_yields(const Device& device) noexcept {
+  if (device.compute_capability < 90) return {};
+  return refuse("is chosen below 9.0: on %d.%d it was not measured against the tiles",
+                device.compute_capability / 10, device.compute_capability % 10);
+}
+
+}  // namespace sluice::cuda
