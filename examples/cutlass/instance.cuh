@@ -94,10 +94,10 @@ struct Epilogue {
   template <class Arguments>
   static void set(Arguments& args, const Call& call) {
     if constexpr (C::bias) {
-      auto& sum = cute::get<0>(args.thread);
-      cute::get<1>(sum).ptr_row = call.bias;
+      auto& sum = args.thread.op_0;
+      sum.op_1.ptr_row = call.bias;
     }
-    auto& visitor = cute::get<1>(args.thread);
+    auto& visitor = args.thread.op_1;
     if constexpr (C::act == Act::kLibrarySilu) {
       visitor.act.gate = call.gate;
     }
