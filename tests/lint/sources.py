@@ -17,6 +17,8 @@ SCRIPTS = {".py", ".sh", ".cmake"}
 
 # Folder -> prefixes of what its files may include: includes point one way (ARCHITECTURE.md).
 DIRECTIONS: list[tuple[str, tuple[str, ...]]] = [
+    # CUTLASS's users have its headers, and the gate's formula stands once.
+    ("include/sluice/cutlass/", ("sluice/", "math/", "cute/", "cutlass/")),
     ("include/sluice/", ("sluice/",)),
     ("src/math/", ("sluice/", "math/")),
     ("src/timing/", ("sluice/", "timing/")),
@@ -30,6 +32,7 @@ DIRECTIONS: list[tuple[str, tuple[str, ...]]] = [
     ("harness/cuda/", ("sluice/", "math/", "cuda/ptx/", "cuda/cublaslt/api.hpp", "harness/")),
     ("harness/", ("sluice/", "math/", "timing/", "files/", "harness/")),
     ("cli/", ("sluice/", "harness/", "cli/")),
+    ("examples/cutlass/", ("sluice/", "math/", "cutlass/")),
     ("examples/", ("sluice/",)),
     # The public API, as any program has it, and the table of operands.
     ("python/binding/", ("core/operands.inc",)),

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the main program and the instances share. No CUTLASS header here: each instance compiles by
+// itself, in about a minute.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sluice/types.hpp"
+
+namespace example {
+
+/// What an instance leaves in `out`.
+enum class Output : std::uint8_t {
+  kGatedBf16,  ///< [M, N/2] bf16
+  kGatedE4m3,  ///< [M, N/2] e4m3
+  kWideBf16,   ///< [M, N] bf16: the stock epilogue
+  kWideE4m3,   ///< [M, N] e4m3: the stock epilogue, as many bytes as [M, N/2] in bf16
+};
+
+enum class Act : std::uint8_t {
+  kSilu,
+  kGeluTanh,
+  kGeluErf,
+  kRelu,
+  kLibrarySilu,
+  kTanh,
+  kHardSwish,
+  kLeakyRelu,
+  kTakeGate
+};
+
+/// out = epilogue(a · bᵀ): a [M, K] and b [N, K] bf16, row-major and contiguous.
+struct Call {
+  int m = 0;
+  int n = 0;
+  int k = 0;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* out = nullptr;
+  std::int64_t out_stride = 0;  // elements from row to row
+  const float* bias = nullptr;  // [N]; read by instances with a bias only
+  sluice::Gate gate;            // read by kLibrarySilu only
+  float scale = 1;              // read by kGatedE4m3 only
+  int swizzle = 1;              // of CTAs, as CUTLASS's max_swizzle_size
+};
+
+/// A GEMM whose arguments are set.
+class Gemm {
+ public:
+  virtual ~Gemm() = default;
+  /// Launches; false where CUTLASS refuses.
+  [[nodiscard]] virtual bool run(cudaStream_t stream) = 0;
+};
+
+struct Instance {
+  std::string name;
+  Output output = Output::kGatedBf16;
+  Act act = Act::kSilu;
+  int chunk = 1;
+  bool up_first = false;
+  bool bias = false;
+  /// Null where CUTLASS cannot implement the call.
+  std::unique_ptr<Gemm> (*make)(const Call&) = nullptr;
+};
+
+/// Every instance that the program was linked with.
+std::vector<Instance>& instances();
+
+}  // namespace example
