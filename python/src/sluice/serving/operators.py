@@ -12,8 +12,11 @@ that spreads a row over many SMs and an add + RMSNorm in Triton, like those that
 ``_C``'s take one block a row); and ``mixed``, ``gate_up`` by Sluice and the product behind it by cuBLAS. In
 mode ``auto`` all are timed for a ladder of token counts when an operator first sees a shape, which is
 vLLM's profiling run, before graphs are captured and requests served; a call takes the fastest one of the
-step at or above its M. ``linear`` takes weight [N, K], bias [N] or None, all of x's type; up to ``MOST_LINEAR``
-tokens it knows ``sluice`` and ``stock`` (Torch's), above them ``stock`` alone. SGLang's plug-in calls ``chosen`` with SGLang's own kernels as ``stock``.
+step at or above its M. SGLang's plug-in calls ``chosen`` with SGLang's own kernels as ``stock``.
+
+``linear`` takes weight [N, K] and bias [N] or None, all of x's type, on one device. Up to ``MOST_LINEAR`` tokens it
+knows ``sluice`` and ``stock``, which is Torch's, above them ``stock`` alone; where Torch refuses the operands it
+raises Torch's error.
 """
 
 from __future__ import annotations
