@@ -95,6 +95,14 @@ class RowParallelLinear(_Linear):
         return y, None
 
 
+class QKVParallelLinear(MergedColumnParallelLinear):
+    pass
+
+
+class ReplicatedLinear(MergedColumnParallelLinear):
+    pass
+
+
 def _by_group(kind: type[nn.Module]) -> type[nn.Module]:
     """The linear class as 0.5.23 has it: with a group of ranks, and no size."""
 
@@ -271,7 +279,8 @@ def modules(version: str, folder: Path) -> dict[str, types.ModuleType]:
     module(f"{srt}.batch_invariant_ops", is_batch_invariant_mode_enabled=lambda: FLAGS.deterministic)
     module(f"{layers}.activation", SiluAndMul=SiluAndMul, GeluAndMul=GeluAndMul)
     module(f"{layers}.layernorm", RMSNorm=RMSNorm)
-    module(f"{layers}.linear", MergedColumnParallelLinear=merged, RowParallelLinear=row)
+    module(f"{layers}.linear", MergedColumnParallelLinear=merged, RowParallelLinear=row,
+           QKVParallelLinear=QKVParallelLinear, ReplicatedLinear=ReplicatedLinear)
     module(f"{layers}.quantization.unquant", UnquantizedLinearMethod=UnquantizedLinearMethod)
     module(f"{srt}.models", __path__=[str(folder)])
     for name, text in _models(_BRANCHED if new else _PLAIN).items():

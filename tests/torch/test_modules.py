@@ -23,6 +23,7 @@ import sluice
 from sluice import proof
 from sluice.nn import GatedMLP
 from sluice.patching import ACTIVATIONS
+from sluice.serving import operators
 
 SMALL = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -301,6 +302,81 @@ class Patch(unittest.TestCase):
         sluice.patch(model)
         torch._dynamo.reset()
         torch.testing.assert_close(torch.compile(mlp, fullgraph=True)(x), expected)
+
+
+class Linears(unittest.TestCase):
+    def setUp(self) -> None:
+        operators.load()
+        operators.linear_calls.update(dict.fromkeys(operators.linear_calls, 0))
+
+    def test_logits_agree_and_undoing_restores(self) -> None:
+        for tied in (False, True):
+            model = randomise(small_model(tie_word_embeddings=tied))
+            with self.subTest(tied=tied), torch.no_grad():
+                expected, address = model(TOKENS).logits, model.lm_head.weight.data_ptr()
+                report = sluice.patch(model, linears=True)
+                self.assertEqual(len(report.linears), 2 * 4 + 1, report)
+                self.assertEqual(report.linears["lm_head"], "64x32")
+                self.assertRegex(str(report), "9 of 9 linear layers beside them patched")
+                torch.testing.assert_close(model(TOKENS).logits, expected)
+                self.assertEqual(operators.linear_calls["sluice"], 9)
+                self.assertEqual(model.lm_head.weight.data_ptr(), address)
+                same = model.lm_head.weight is model.model.embed_tokens.weight
+                self.assertEqual(same, tied)
+                again = sluice.patch(model, linears=True)
+                self.assertEqual(set(again.linears_left.values()), {"patched already"})
+                report.undo()
+                self.assertTrue(torch.equal(model(TOKENS).logits, expected))
+                self.assertNotIn("forward", model.lm_head.__dict__)
+                operators.linear_calls["sluice"] = 0
+
+    def test_many_tokens_gradients_and_autocast_are_torchs(self) -> None:
+        layer = nn.Linear(32, 48)
+        sluice.patch(layer, linears=True)
+        x = torch.randn(65, 32)
+        own = nn.Linear.forward(layer, x)
+        layer(x[:5]).sum().backward()
+        self.assertEqual(layer.bias.grad.tolist(), [5.0] * 48)
+        with torch.no_grad():
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                layer(x[:5])
+            self.assertEqual(sum(operators.linear_calls.values()), 0)
+            self.assertTrue(torch.equal(layer(x), own))
+            self.assertEqual(operators.linear_calls, {"sluice": 0, "stock": 1})
+            torch.testing.assert_close(layer(x[:60].view(3, 20, 32)), own[:60].view(3, 20, 48))
+            torch.testing.assert_close(layer(x[0]), own[0])
+            self.assertEqual(layer(x[:0]).shape, (0, 48))
+            self.assertEqual(operators.linear_calls, {"sluice": 2, "stock": 2})
+
+    def test_layers_that_are_left(self) -> None:
+        class Adapter(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                return super().forward(x) + 1
+
+        hooked, replaced, wide = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8).double()
+        hooked.register_forward_hook(lambda *_: None)
+        replaced.forward = replaced.forward
+        parametrised = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
+        model = nn.Sequential(Adapter(8, 8), hooked, replaced, wide, parametrised, nn.Linear(8, 8))
+        report = sluice.patch(model, linears=True)
+        self.assertEqual(list(report.linears), ["5"])
+        for name, reason in (("0", "Adapter is not"), ("1", "has hooks"), ("2", "was replaced already"),
+                             ("3", "float64"), ("4", "is not torch.nn.Linear")):  # fmt: skip
+            self.assertIn(reason, report.linears_left[name])
+        # And one that becomes such a layer later computes as it would have.
+        x = torch.randn(3, 8)
+        model[5].register_forward_hook(lambda *arguments: 2 * arguments[2])
+        with torch.no_grad():
+            expected = 2 * nn.Linear.forward(model[5], x)
+            self.assertTrue(torch.equal(model[5](x), expected))
+
+    def test_compiles_without_a_break(self) -> None:
+        layer, x = nn.Linear(32, 48).requires_grad_(False), torch.randn(90, 32)
+        sluice.patch(layer, linears=True)
+        torch._dynamo.reset()
+        compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+        for m in (5, 90, 3):
+            torch.testing.assert_close(compiled(x[:m]), layer(x[:m]))
 
 
 if __name__ == "__main__":

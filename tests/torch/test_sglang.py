@@ -119,7 +119,7 @@ class Serves(Stubbed):
         with self.assertLogs(LOG, "INFO") as logs:
             for _ in range(2):
                 self.make("llama.LlamaMLP")(x)
-        self.assertRegex(logs.output[0], r"Sluice: [0-9.]+, force$")
+        self.assertRegex(logs.output[0], r"Sluice: [0-9.]+, force; up to 64 tokens of QKVParallelLinear, ")
         self.assertEqual(logs.output[1:], [f"INFO:{LOG}:Sluice: serves LlamaMLP"])
 
     def test_arguments_reach_sglangs_reduction(self) -> None:
@@ -253,6 +253,33 @@ class Leaves(Stubbed):
         mlp, x = self.make("llama.LlamaMLP"), torch.randn(5, D).bfloat16()
         with mock.patch("torch.compiler.is_compiling", lambda: True):
             self.served(lambda: mlp(x), times=0)
+
+
+class Linears(Stubbed):
+    def product(self, layer: nn.Module, who: str, m: int = 5) -> None:
+        before = dict(operators.linear_calls)
+        x = torch.randn(m, D).bfloat16()
+        y = layer.quant_method.apply(layer, x, layer.bias)
+        new = {name for name, count in operators.linear_calls.items() if count > before[name]}
+        self.assertEqual(new, {who} - {"sglang"})
+        self.assert_near(y, torch.nn.functional.linear(x, layer.weight, layer.bias))
+
+    def test_plain_layers(self) -> None:
+        for kind in (stub.QKVParallelLinear, self.classes.RowParallelLinear, stub.ReplicatedLinear):
+            for bias in (False, True):
+                self.product(kind(stub.H, D, bias=bias), "sluice")
+                self.product(kind(stub.H, D, bias=bias), "stock", 65)
+
+    def test_layers_that_stay_sglangs(self) -> None:
+        quantised = stub.QKVParallelLinear(stub.H, D)
+        quantised.quant_method = stub.Fp8LinearMethod()
+        self.product(quantised, "sglang")
+        self.product(type("Special", (stub.QKVParallelLinear,), {})(stub.H, D), "sglang")
+        layer = stub.QKVParallelLinear(stub.H, D)
+        with mock.patch.object(FLAGS, "deterministic", True):
+            self.product(layer, "sglang")
+        with mock.patch("torch.compiler.is_compiling", lambda: True):
+            self.product(layer, "sglang")
 
 
 class Chooses(Stubbed):

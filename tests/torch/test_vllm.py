@@ -70,6 +70,35 @@ class RowParallelLinear(Linear):
     pass
 
 
+class QKVParallelLinear(MergedColumnParallelLinear):
+    pass
+
+
+class ReplicatedLinear(MergedColumnParallelLinear):
+    pass
+
+
+class ParallelLMHead(Linear):
+    pass
+
+
+class UnquantizedEmbeddingMethod(UnquantizedLinearMethod):
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return functional.linear(x, layer.weight, bias)
+
+
+class WithLoRA(nn.Module):
+    """As vLLM's wrapper: the base layer's product, and what it adds itself."""
+
+    def __init__(self, base: Linear) -> None:
+        super().__init__()
+        self.base_layer, self.weight = base, base.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.base_layer.quant_method.apply(self.base_layer, x, self.base_layer.bias)
+        return y + 1
+
+
 class SiluAndMul(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         g, u = x.chunk(2, -1)
@@ -176,7 +205,10 @@ def stub() -> dict[str, types.ModuleType]:
         module(
             ".model_executor.layers.linear", MergedColumnParallelLinear=MergedColumnParallelLinear,
             RowParallelLinear=RowParallelLinear, UnquantizedLinearMethod=UnquantizedLinearMethod,
+            QKVParallelLinear=QKVParallelLinear, ReplicatedLinear=ReplicatedLinear,
         ),
+        module(".model_executor.layers.vocab_parallel_embedding", ParallelLMHead=ParallelLMHead,
+               UnquantizedEmbeddingMethod=UnquantizedEmbeddingMethod),
         module(models + ".llama", LlamaMLP=kinds["LlamaMLP"],
                LlamaDecoderLayer=decoder_layer("llama", kinds["LlamaMLP"])),
         module(models + ".qwen2", Qwen2MLP=kinds["Qwen2MLP"],
@@ -249,13 +281,14 @@ class Stubbed(unittest.TestCase):
 
 class Serves(Stubbed):
     def test_what_it_says_and_how_it_separates_compiled_graphs(self) -> None:
-        self.assertRegex(self.said, r"Sluice: [0-9.]+, force$")
+        names = "QKVParallelLinear, RowParallelLinear, ReplicatedLinear, ParallelLMHead"
+        self.assertRegex(self.said, rf"Sluice: [0-9.]+, force; up to 64 tokens of {names}$")
         with self.assertLogs("vllm.sluice", "INFO") as logs:
             for _ in range(2):
                 self.make("llama.LlamaMLP")
         self.assertEqual(logs.output, ["INFO:vllm.sluice:Sluice: serves LlamaMLP"])
         tag = self.modules["vllm.envs"].environment_variables[plugin.CACHE_TAG]()
-        self.assertRegex(tag, r"^[0-9.]+ force \d+$")
+        self.assertRegex(tag, r"^[0-9.]+ force \d+ linears$")
         with self.assertNoLogs("vllm.sluice"):
             plugin.register()  # vLLM may call it again
 
@@ -321,6 +354,94 @@ class Serves(Stubbed):
             (torch.ops.sluice_serving.add_norm.default, (x, residual, norm.weight.data, 1e-5)),
         ):  # fmt: skip
             self.assertEqual(set(torch.library.opcheck(overload, arguments).values()), {"SUCCESS"})
+
+
+class Linears(Stubbed):
+    def product(self, layer: nn.Module, m: int, who: str) -> None:
+        """Of this layer is vLLM's, computed by this one."""
+        before = dict(operators.linear_calls)
+        x = torch.randn(m, D).bfloat16()
+        with torch.inference_mode():
+            y = layer.quant_method.apply(layer, x, layer.bias)
+        new = {name for name, count in operators.linear_calls.items() if count > before[name]}
+        self.assertEqual(new, {who} - {"vllm"})
+        self.assert_near(y, functional.linear(x, layer.weight, layer.bias))
+
+    def test_plain_layers_and_the_head(self) -> None:
+        for kind in (QKVParallelLinear, RowParallelLinear, ReplicatedLinear, ParallelLMHead):
+            for bias in (False, True):
+                layer = kind(H, D, bias=bias)
+                if kind is ParallelLMHead:
+                    layer.quant_method = UnquantizedEmbeddingMethod()
+                with self.subTest(kind, bias=bias):
+                    self.product(layer, 5, "sluice")
+                    self.product(layer, 64, "sluice")
+                    self.product(layer, 65, "stock")
+
+    def test_layers_that_stay_vllms(self) -> None:
+        quantised = QKVParallelLinear(H, D)
+        quantised.quant_method = Quantized()
+        self.product(quantised, 5, "vllm")
+        self.product(type("Special", (QKVParallelLinear,), {})(H, D), 5, "vllm")
+        self.product(MergedColumnParallelLinear(H, D), 5, "vllm")
+        wide = QKVParallelLinear(H, D).float()
+        x = torch.randn(5, D)
+        self.assertTrue(torch.equal(wide(x)[0], functional.linear(x, wide.weight)))
+
+    def test_a_lora_wrapper_adds_its_own_to_the_base_layers_product(self) -> None:
+        layer, x = WithLoRA(QKVParallelLinear(H, D)), torch.randn(5, D).bfloat16()
+        with torch.inference_mode():
+            self.assert_near(layer(x), functional.linear(x, layer.weight) + 1)
+
+    def test_a_shape_that_disagrees_in_numbers(self) -> None:
+        wrong = {"sluice": lambda x, w, *_: functional.linear(x, w) * 2}
+        operators.linear_choices.clear()
+        self.addCleanup(operators.linear_choices.clear)
+        with mock.patch.object(operators, "_linear_ours", wrong["sluice"]):
+            with self.assertLogs("sluice", "WARNING") as logs:
+                self.product(QKVParallelLinear(H, D), 5, "stock")
+                self.product(QKVParallelLinear(H, D), 5, "stock")
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn(f"linear {H}x{D} is left alone: its result is off by", logs.output[0])
+
+    def test_the_ladder_chooses(self) -> None:
+        def sampler(run: Callable[[], Tensor], *_: object) -> Callable[[], float]:
+            m = run().shape[0]
+            self.timed += 1
+            ours = self.timed % 2 == 1
+            return lambda: (9.0 if m <= 8 else 9.9) if ours else 10.0
+
+        self.timed = 0
+        operators.linear_choices.clear()
+        self.addCleanup(operators.linear_choices.clear)
+        layer = QKVParallelLinear(H, D)
+        with (
+            mock.patch.object(operators, "_mode", "auto"),
+            mock.patch.object(operators, "MEASURED", ("cpu",)),
+            mock.patch.object(operators, "_sampler", sampler),
+        ):
+            with mock.patch("torch.cuda.is_available", lambda: True), mock.patch(
+                "torch.cuda.is_current_stream_capturing", lambda: True
+            ):
+                self.product(layer, 4, "stock")  # nothing is measured during a capture
+            for m, who in ((1, "sluice"), (8, "sluice"), (9, "stock"), (64, "stock"), (70, "stock")):
+                self.product(layer, m, who)
+        self.assertEqual(self.timed, 2 * len([s for s in operators.STEPS if s <= 64]))
+
+    def test_traces_in_one_graph_for_every_token_count(self) -> None:
+        layer = QKVParallelLinear(H, D).requires_grad_(False)
+        torch._dynamo.reset()
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        for m in (5, 90, 3):
+            x = torch.randn(m, D).bfloat16()
+            torch._dynamo.mark_dynamic(x, 0)
+            self.assertTrue(torch.equal(compiled(x)[0], layer(x)[0]))
+
+    def test_opcheck(self) -> None:
+        x, w, b = (torch.randn(shape).bfloat16() for shape in ((5, D), (H, D), (H,)))
+        for bias in (None, b):
+            checks = torch.library.opcheck(torch.ops.sluice_serving.linear.default, (x, w, bias, True))
+            self.assertEqual(set(checks.values()), {"SUCCESS"})
 
 
 class Leaves(Stubbed):
@@ -480,12 +601,12 @@ class Chooses(Stubbed):
 class Registers(unittest.TestCase):
     """What keeps the plug-in out; none of it may raise."""
 
-    def said(self, word: str = "auto", cuda: bool = True) -> list[str]:
+    def said(self, word: str = "auto", cuda: bool = True, linears: str = "") -> list[str]:
         plugin.PLUGIN.registered = False
         self.addCleanup(setattr, plugin.PLUGIN, "registered", False)
         with (
             installed(stub()),
-            mock.patch.dict(os.environ, {"SLUICE_VLLM": word}),
+            mock.patch.dict(os.environ, {"SLUICE_VLLM": word, "SLUICE_VLLM_LINEARS": linears}),
             mock.patch("sluice.capi.variants", lambda backend: ("cuda.simt",) if cuda else ()),
             self.assertLogs("vllm.sluice", "INFO") as logs,
         ):
@@ -496,14 +617,19 @@ class Registers(unittest.TestCase):
     def test_off_says_nothing(self) -> None:
         self.assertEqual(self.said(word="off"), [])
 
+    def test_linears_off(self) -> None:
+        (line,) = self.said(linears="off")
+        self.assertRegex(line, "Sluice: [0-9.]+, auto$")
+
     def test_auto_is_the_default(self) -> None:
         (line,) = self.said(word="")
-        self.assertRegex(line, "Sluice: [0-9.]+, auto$")
+        self.assertRegex(line, "Sluice: [0-9.]+, auto; up to 64 tokens of ")
 
     def test_reasons(self) -> None:
         for expected, options in (
             ("SLUICE_VLLM: got 'yes', wanted one of auto, force, off", {"word": "yes"}),
             ("this Sluice was built without CUDA", {"cuda": False}),
+            ("SLUICE_VLLM_LINEARS: got 'force', wanted one of auto, off", {"linears": "force"}),
         ):
             (line,) = self.said(**options)
             self.assertIn(f"WARNING:vllm.sluice:Sluice: not used: {expected}", line)

@@ -100,6 +100,37 @@ def _compared(
     return None if over <= 1 else f"its result differs from Sluice's by {over:.3g} times the bound"
 
 
+def linear_objection(
+    weight: Tensor, bias: Tensor | None, ours: Callable[[Tensor], Tensor]
+) -> str | None:
+    """Why Sluice must not compute x @ weight.T + bias for weights of this shape, type and kind of device, or
+    None. ``ours`` computes y [M, N] of x [M, K]; some of y's columns are compared with fp64. Found and logged
+    once."""
+    n, k = weight.shape
+    key = (n, k, weight.dtype, bias is None, weight.device.type)
+    if key in _results:
+        return _results[key]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn((M, k), generator=generator, device="cpu").to(weight.device, weight.dtype)
+    columns = torch.arange(0, n, max(1, n // 128), device=weight.device)
+    with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
+        w = weight[columns].double()
+        b = torch.zeros((), dtype=torch.float64, device=x.device)
+        b = b if bias is None else bias[columns].double()
+        y = functional.linear(x.double(), w) + b
+        terms = functional.linear(x.double().abs(), w.abs()) + b.abs()
+        bound = 2 * ((k + 2) * _SUM * terms + _ROUNDOFF[x.dtype] * y.abs()) + 2.0**-120
+        try:
+            over = float(((ours(x)[:, columns].double() - y).abs() / bound).max())
+            reason = None if over <= 1 else f"its result is off by {over:.3g} times the bound"
+        except Exception as error:  # noqa: BLE001
+            reason = f"on random tokens {type(error).__name__}: {error}"
+    _results[key] = reason
+    if reason is not None:
+        _log.warning("Sluice: linear %dx%d is left alone: %s", n, k, reason)
+    return reason
+
+
 def _input_rounding(dtype: torch.dtype) -> float:
     """What Torch may round factors of an fp32 product to: TF32 or bf16 where that is allowed."""
     if dtype is not torch.float32:

@@ -43,6 +43,15 @@ class Plugin:
             raise Unavailable(f"{self.variable}: got {word!r}, wanted one of {', '.join(MODES)}")
         return word
 
+    def serves_linears(self) -> bool:
+        """Does ``<variable>_LINEARS`` leave the linear layers to Sluice? Raises ``Unavailable`` for another word
+        than auto and off."""
+        variable = f"{self.variable}_LINEARS"
+        word = os.environ.get(variable) or "auto"
+        if word not in ("auto", "off"):
+            raise Unavailable(f"{variable}: got {word!r}, wanted one of auto, off")
+        return word == "auto"
+
     def register(self) -> None:
         """Acts once a process and raises nothing; where something fails, one line of log says why."""
         if self.registered:

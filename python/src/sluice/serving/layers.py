@@ -50,6 +50,7 @@ class Engine:
         self.merged, self.row, self.unquantised = merged, row, unquantised
         self.silu, self.gelu, self.norm = silu, gelu, norm
         self._said: set[str] = set()
+        self._linears: dict[type, tuple[type, ...]] = {}
 
     def say(self, key: str, text: str) -> None:
         """One line of log for each key."""
@@ -133,7 +134,48 @@ class Engine:
         elif self._objection(mlp, form, stock) is not None:  # which logs
             mlp.sluice_form = None
         else:
+            getattr(mlp, form.down).sluice_mlp = True  # whose ladder has its product
             self.say(type(mlp).__name__, f"serves {type(mlp).__name__}")
+
+    def may_be_linear(self, method: object, layer: nn.Module, x: Tensor) -> bool:
+        """Is this product of a linear method one for ``sluice_serving::linear``? Traced; the token count is the
+        operator's to look at. Of a LoRA wrapper ``layer`` is the base, whose product alone this is."""
+        weight = getattr(layer, "weight", None)
+        return (
+            type(layer) in self._linears.get(type(method), ())
+            and not getattr(layer, "sluice_mlp", False)
+            and weight is not None
+            and weight.dim() == 2
+            and weight.dtype in DTYPES
+            and weight.stride(1) == 1
+            and x.dtype is weight.dtype
+            and x.device == weight.device
+        )
+
+    def linears(self) -> str:
+        """What there is to say of linear layers, behind the version and the mode."""
+        names = ", ".join(kind.__name__ for kinds in self._linears.values() for kind in kinds)
+        return f"; up to {operators.MOST_LINEAR} tokens of {names}" if names else ""
+
+    def serve_linears(
+        self, method: type, kinds: tuple[type | None, ...],
+        refuses: Callable[[nn.Module], bool] = lambda layer: False,
+    ) -> None:  # fmt: skip
+        """Replaces ``apply`` of an unquantised method: the product y = x @ weight.T + bias, x [.., K], weight
+        [N, K], by Sluice for layers of exactly these classes, in bfloat16 and float16. ``refuses`` is asked at
+        each call. Subclasses of the method, which are quantised ones, keep theirs."""
+        self._linears[method] = tuple(kind for kind in kinds if kind is not None)
+        stock = method.apply
+        if hasattr(stock, "sluice_stock"):
+            stock = stock.sluice_stock
+
+        def apply(method: Any, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+            if not self.may_be_linear(method, layer, x) or refuses(layer):
+                return stock(method, layer, x, bias)
+            return torch.ops.sluice_serving.linear(x, layer.weight, bias, True)
+
+        apply.sluice_stock = stock  # type: ignore[attr-defined]
+        method.apply = apply
 
     def _objection(self, mlp: nn.Module, form: Form, stock: Callable[..., Any]) -> str | None:
         """What the comparison with the engine's forward says, on the weights' device and in their type."""

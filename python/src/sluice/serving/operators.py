@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``torch.ops.sluice_serving.{mlp, norm_mlp, add_norm}``: what the plug-ins call.
+"""``torch.ops.sluice_serving.{mlp, norm_mlp, add_norm, linear}``: what the plug-ins and ``patch`` call.
 
     mlp        y = MLP(x)                                          x [M, D] -> y [M, D]
     norm_mlp   r = x + residual, y = MLP(rms_norm(r, norm_weight))  x, residual [M, D] -> y, r [M, D]
     add_norm   r = x + residual, n = rms_norm(r, norm_weight)       x, residual [M, D] -> n, r [M, D]
+    linear     y = x @ weight.T + bias                              x [.., K] -> y [.., N]
 
 w_gate_up [2H, D], gate's rows first; w_down [D, H]. Functional; CUDA graphs may capture them. The two with an
 MLP know three ways to its result: ``sluice``; ``stock``, what vLLM runs one by one (cuBLAS, an activation kernel
@@ -12,11 +13,16 @@ that spreads a row over many SMs and an add + RMSNorm in Triton, like those that
 mode ``auto`` all are timed for a ladder of token counts when an operator first sees a shape, which is
 vLLM's profiling run, before graphs are captured and requests served; a call takes the fastest one of the
 step at or above its M. SGLang's plug-in calls ``chosen`` with SGLang's own kernels as ``stock``.
+
+``linear`` takes weight [N, K] and bias [N] or None, all of x's type, on one device. Up to ``MOST_LINEAR`` tokens it
+knows ``sluice`` and ``stock``, which is Torch's, above them ``stock`` alone; where Torch refuses the operands it
+raises Torch's error.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import logging
 import math
 from collections.abc import Callable
@@ -28,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sluice import ops
+from sluice import ops, proof
 from sluice.gate import ACTIVATIONS, Gate
 
 STEPS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096,
@@ -38,6 +44,9 @@ REPEATS, SAMPLES = 4, 5
 # A model's step is not a row of repeats: Sluice serves where it won by more than they differ, since
 # a table that says 1.02 was seen to cost 3 % of a step.
 MARGIN = 0.03
+MOST_LINEAR = 64  # tokens; kernels for few of them read each weight once
+MEASURED = ("cuda",)  # devices whose kernels are timed; elsewhere Sluice serves
+_COLD_BYTES = 2**26  # weights below this lie in the L2 cache when they are read again
 
 Way = Callable[..., Any]
 
@@ -238,6 +247,66 @@ def _norm_mlp(
     return way(x, residual, *rest)
 
 
+# --- linear layers
+
+
+def _linear_ours(x: Tensor, weight: Tensor, bias: Tensor | None, weights_static: bool) -> Tensor:
+    return torch.ops.sluice.down(x, weight, bias, None, weights_static)
+
+
+def _linear_stock(x: Tensor, weight: Tensor, bias: Tensor | None, weights_static: bool) -> Tensor:
+    return functional.linear(x, weight, bias)
+
+
+LINEAR: dict[str, Way] = {"sluice": _linear_ours, "stock": _linear_stock}
+linear_choices: dict[tuple[Any, ...], Choice | str] = {}  # or why Torch serves all
+linear_calls = dict.fromkeys(LINEAR, 0)
+
+
+def linear_choice(weight: Tensor, bias: Tensor | None, weights_static: bool) -> Choice | str | None:
+    """Of a layer's shape, type and device: what was measured for up to ``MOST_LINEAR`` tokens, or why Torch
+    serves all of them. Compares the numbers first. None where a graph that is being captured forbids both."""
+    kind = (tuple(weight.shape), weight.dtype, bias is None, weight.device, weights_static)
+    key = (_mode, *kind)
+    if key not in linear_choices:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return None
+        reason = proof.linear_objection(
+            weight, bias, lambda x: _linear_ours(x, weight, bias, weights_static)
+        )
+        linear_choices[key] = reason or _measured_linear(weight, bias, weights_static)
+    return linear_choices[key]
+
+
+def _measured_linear(weight: Tensor, bias: Tensor | None, weights_static: bool) -> Choice:
+    n, k = weight.shape
+    choice = Choice(f"linear {n}x{k}{'' if bias is None else ' with bias'}")
+    if _mode == "force" or weight.device.type not in MEASURED:
+        return choice
+    x = torch.randn((MOST_LINEAR, k), device=weight.device, dtype=weight.dtype)
+    small = weight.numel() * weight.element_size() < _COLD_BYTES
+    # A copy a repeat: a model reads other layers' weights before this one's again.
+    weights = [weight] + [weight.clone() for _ in range(REPEATS - 1)] * small
+
+    def of(way: Way) -> Callable[[int], Tensor]:
+        turns = itertools.cycle(weights)
+        return lambda m: way(x[:m], next(turns), bias, weights_static)
+
+    choice.measure(x, {name: of(way) for name, way in LINEAR.items()})
+    return choice
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, weights_static: bool) -> Tensor:
+    m = x.numel() // x.shape[-1]
+    best = "stock"
+    if 0 < m <= MOST_LINEAR:
+        choice = linear_choice(weight, bias, weights_static)
+        if isinstance(choice, Choice):
+            best = choice.fastest(m) if choice.steps else "sluice"
+    linear_calls[best] += 1
+    return LINEAR[best](x, weight, bias, weights_static)
+
+
 def _add_norm_cpu(x: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     total = x.float() + residual.float()
     n = functional.rms_norm(total, norm_weight.shape, norm_weight.float(), eps)
@@ -270,15 +339,21 @@ def load() -> None:
     _library.define(
         "add_norm(Tensor x, Tensor residual, Tensor norm_weight, float eps) -> (Tensor, Tensor)"
     )
+    _library.define("linear(Tensor x, Tensor weight, Tensor? bias, bool weights_static) -> Tensor")
     _library.impl("add_norm", _add_norm_cpu, "CPU")
     _library.impl("add_norm", _add_norm_cuda, "CUDA")
     for key in ("CPU", "CUDA"):
         _library.impl("mlp", _mlp, key)
         _library.impl("norm_mlp", _norm_mlp, key)
+        _library.impl("linear", _linear, key)
 
     @torch.library.register_fake("sluice_serving::mlp", lib=_library)
     def _(x, *_rest):  # type: ignore[no-untyped-def]
         return x.new_empty(x.shape)
+
+    @torch.library.register_fake("sluice_serving::linear", lib=_library)
+    def _(x, weight, *_rest):  # type: ignore[no-untyped-def]
+        return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
     for name in ("norm_mlp", "add_norm"):
         torch.library.register_fake(

@@ -9,6 +9,9 @@ processes; nothing has to be imported or changed. ``SLUICE_SGLANG`` in the envir
 ``force``  Sluice serves every token count: the same choice in every run
 ``off``    SGLang stays as it is
 
+``SLUICE_SGLANG_LINEARS`` does the same for QKV, output projection and router at up to 64 tokens: ``auto``, the
+default, or ``off``.
+
 Any version of SGLang whose classes have the form is served; which and when: ``classes``. What it shares with
 vLLM's plug-in: ``sluice.serving``.
 """
@@ -40,6 +43,7 @@ def _start(wanted: str) -> None:
     from sluice.serving import operators
     from sluice.serving.layers import OnImport
 
+    PLUGIN.serves_linears()  # or it is no word for it
     operators.configure(wanted, PLUGIN.log)
     operators.load()
     OnImport(MODELS, _serve, PLUGIN.log)

@@ -23,6 +23,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+import sglang.srt.layers.linear as sglang_linear
 import torch
 from sglang.srt.batch_invariant_ops import is_batch_invariant_mode_enabled
 from sglang.srt.layers.activation import GeluAndMul, SiluAndMul
@@ -117,7 +118,7 @@ def _is_served(mlp: nn.Module, hooked: _Hooked) -> bool:
 
 @cache
 def _say_version() -> None:
-    PLUGIN.log.info("Sluice: %s, %s", capi.version(), PLUGIN.mode())
+    PLUGIN.log.info("Sluice: %s, %s%s", capi.version(), PLUGIN.mode(), ENGINE.linears())
 
 
 def _fits(x: Any, weight: Tensor) -> bool:
@@ -288,6 +289,30 @@ def _signature(function: Stock) -> inspect.Signature:
     return inspect.signature(function)
 
 
+# --- linear layers
+
+LINEARS = ("QKVParallelLinear", "RowParallelLinear", "ReplicatedLinear")
+
+
+def _refuses(layer: nn.Module) -> bool:
+    device = layer.weight.device
+    return (
+        torch.compiler.is_compiling()
+        or device.type not in DEVICES
+        or _is_old(device)
+        or is_batch_invariant_mode_enabled()
+    )
+
+
+@cache
+def _serve_linears() -> None:
+    """QKV, output projections and routers, where they are these very classes. The head's product is not a
+    linear method's here."""
+    if PLUGIN.serves_linears():
+        kinds = tuple(getattr(sglang_linear, name, None) for name in LINEARS)
+        ENGINE.serve_linears(UnquantizedLinearMethod, kinds, _refuses)
+
+
 # --- when a module of Python is imported
 
 
@@ -305,6 +330,7 @@ def _quietly() -> Iterator[None]:
 
 def serve(module: ModuleType) -> None:
     """Hooks the forwards of the classes that a module defines."""
+    _serve_linears()
     for kind in own_classes(module):
         if getattr(module, kind.__name__, None) is not kind:
             continue  # a target goes by its name

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+import vllm.model_executor.layers.linear as vllm_linear
 from vllm.distributed import tensor_model_parallel_all_reduce
 from vllm.model_executor.layers.activation import GeluAndMul, SiluAndMul
 from vllm.model_executor.layers.layernorm import RMSNorm
@@ -141,7 +142,24 @@ def _serve(module: ModuleType) -> None:
         kind.sluice_stock_forward = stock
 
 
-def patch() -> None:
+LINEARS = ("QKVParallelLinear", "RowParallelLinear", "ReplicatedLinear")
+
+
+def _serve_linears() -> None:
+    """QKV, output projections, routers and the head, where they are these very classes."""
+    kinds = tuple(getattr(vllm_linear, name, None) for name in LINEARS)
+    ENGINE.serve_linears(UnquantizedLinearMethod, kinds)
+    try:
+        from vllm.model_executor.layers import vocab_parallel_embedding as vocabulary
+
+        ENGINE.serve_linears(vocabulary.UnquantizedEmbeddingMethod, (vocabulary.ParallelLMHead,))
+    except (ImportError, AttributeError) as error:
+        ENGINE.say("head", f"the head stays {ENGINE.name}'s: {error}")
+
+
+def patch(linears: bool = True) -> None:
     """Serves what is imported and what will be."""
     operators.load()
+    if linears:
+        _serve_linears()
     OnImport(MODELS, _serve, PLUGIN.log)
