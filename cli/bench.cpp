@@ -184,7 +184,7 @@ int bench(const Arguments& args, const Context& context) {
   }
   // Found out now, not after minutes of measuring.
   if (const Status s = harness::check_writable(args.json); !s) return fail(s.error());
-  const auto rig = harness::open_rig(context.device, context.max_simd.c_str());
+  const auto rig = harness::open_rig(context.device, context.limits());
   if (!rig) return fail_device(rig.error(), context.device);
   const auto scheduler = open_scheduler(context, (*rig)->device());
   if (!scheduler) return fail(scheduler.error());

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <map>
 
 namespace sluice::cli {
 
@@ -42,6 +43,10 @@ void add_device_option(CLI::App& verb, Context& context, const std::string& or_e
   verb.add_option("--device", context.device,
                   "auto, cpu, cuda or cuda:N; auto is the first GPU (SLUICE_DEVICE)" + or_else)
       ->capture_default_str();
+  verb.add_option("--max-capability", context.max_capability,
+                  "Hold a GPU to kernels of this compute capability: 8.0, 8.9, 9.0")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, int>{
+          {"7.5", 75}, {"8.0", 80}, {"8.6", 86}, {"8.9", 89}, {"9.0", 90}}));
 }
 
 void add_kernel_options(CLI::App& verb, Context& context) {
@@ -135,13 +140,18 @@ int fail_device(const Error& error, const std::string& name) {
 
 Expected<Device> find_device(const Context& context) {
   const std::string& name = context.device;
-  if (name == "auto" && cuda_device_count() > 0) return cuda_device(0);
+  const auto gpu = [&context](int ordinal) {
+    auto device = cuda_device(ordinal);
+    if (device) harness::limit_capability(*device, context.max_capability);
+    return device;
+  };
+  if (name == "auto" && cuda_device_count() > 0) return gpu(0);
   if (name == "cpu" || name == "auto") {
     Device cpu = cpu_device();
     SLUICE_TRY(limit_simd(cpu, context.max_simd.c_str()));
     return cpu;
   }
-  if (const int ordinal = cuda_ordinal(name); ordinal >= 0) return cuda_device(ordinal);
+  if (const int ordinal = cuda_ordinal(name); ordinal >= 0) return gpu(ordinal);
   return make_error(ErrorCode::kInvalidArgument,
                     "device: got \"%s\", wanted auto, cpu, cuda or cuda:N", name.c_str());
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/progress.hpp"
+#include "harness/rig.hpp"
 #include "sluice/sluice.hpp"
 
 namespace sluice::harness {
@@ -34,6 +35,7 @@ struct Context {
   bool quiet = false;
   std::string device = "auto";
   std::string max_simd;    ///< the best SIMD target that the CPU may use; empty for all
+  int max_capability = 0;  ///< the compute capability that a GPU is held to, times 10; 0 for its own
   std::string variant;     ///< empty to choose
   std::string config;      ///< empty to choose
   std::string tune_cache;  ///< empty for none
@@ -44,6 +46,7 @@ struct Context {
   /// The library's options; the views live as long as this context and the scheduler, which may be
   /// null.
   [[nodiscard]] Options options(const Scheduler* scheduler) const;
+  [[nodiscard]] harness::DeviceLimits limits() const { return {max_simd.c_str(), max_capability}; }
 };
 
 /// Each adds its verb to the program. The verb's callback sets context.exit_code.
@@ -63,7 +66,7 @@ void read_environment(Context& context);
 
 /// --max-simd.
 void add_max_simd_option(CLI::App& verb, Context& context);
-/// --device and --max-simd. `or_else` tells what else a verb takes for a device.
+/// --device, --max-simd and --max-capability. `or_else` tells what else a verb takes for a device.
 void add_device_option(CLI::App& verb, Context& context, const std::string& or_else = "");
 /// --variant, --config, --threads, --tune-cache.
 void add_kernel_options(CLI::App& verb, Context& context);

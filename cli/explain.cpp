@@ -31,7 +31,10 @@ void print_steps(const std::vector<ExplainedStep>& steps) {
 // A device that is here, or one that a file describes: plans need no more.
 Expected<Device> device_of(const Context& context) {
   const std::string& name = context.device;
-  return name.ends_with(".json") ? harness::read_device(name) : find_device(context);
+  if (!name.ends_with(".json")) return find_device(context);
+  auto device = harness::read_device(name);
+  if (device) harness::limit_capability(*device, context.max_capability);
+  return device;
 }
 
 int explain_case(const std::string& text, const Context& context) {

@@ -90,7 +90,7 @@ int verify(const Arguments& args, const Context& context) {
     if (args.seed != 0) cases.back().seed = args.seed;
   }
   if (foreign) return verify_foreign(args.foreign, cases, args.seed, context);
-  const auto rig = harness::open_rig(context.device, context.max_simd.c_str());
+  const auto rig = harness::open_rig(context.device, context.limits());
   if (!rig) return fail_device(rig.error(), context.device);
 
   const auto scheduler = open_scheduler(context, (*rig)->device());

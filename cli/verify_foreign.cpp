@@ -120,7 +120,7 @@ int verify_foreign(const ForeignArguments& args, std::vector<harness::Case> case
     return fail(writable.error());
   }
   // Before the library, whose runtimes may choose a device of their own.
-  const auto rig = harness::open_rig(context.device, context.max_simd.c_str());
+  const auto rig = harness::open_rig(context.device, context.limits());
   if (!rig) return fail_device(rig.error(), context.device);
   harness::ForeignKernels kernels;
   if (context.foreign != nullptr) {

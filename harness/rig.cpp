@@ -81,9 +81,11 @@ class CpuRig final : public Rig {
 };
 
 #if defined(SLUICE_WITH_CUDA)
-Expected<std::unique_ptr<Rig>> open_cuda(int ordinal) { return make_cuda_rig(ordinal); }
+Expected<std::unique_ptr<Rig>> open_cuda(int ordinal, int max_capability) {
+  return make_cuda_rig(ordinal, max_capability);
+}
 #else
-Expected<std::unique_ptr<Rig>> open_cuda(int ordinal) {
+Expected<std::unique_ptr<Rig>> open_cuda(int ordinal, int /*max_capability*/) {
   return make_error(ErrorCode::kUnsupported, "device cuda:%d: this Sluice was built without CUDA",
                     ordinal);
 }
@@ -91,14 +93,20 @@ Expected<std::unique_ptr<Rig>> open_cuda(int ordinal) {
 
 }  // namespace
 
-Expected<std::unique_ptr<Rig>> open_rig(std::string_view name, const char* max_simd) {
-  if (name == "auto") return open_rig(cuda_device_count() > 0 ? "cuda" : "cpu", max_simd);
+void limit_capability(Device& device, int max_capability) noexcept {
+  if (max_capability == 0 || device.compute_capability <= max_capability) return;
+  device.compute_capability = max_capability;
+  device.arch = arch_of(max_capability);
+}
+
+Expected<std::unique_ptr<Rig>> open_rig(std::string_view name, const DeviceLimits& limits) {
+  if (name == "auto") return open_rig(cuda_device_count() > 0 ? "cuda" : "cpu", limits);
   if (name == "cpu") {
     Device cpu = cpu_device();
-    SLUICE_TRY(limit_simd(cpu, max_simd));
+    SLUICE_TRY(limit_simd(cpu, limits.max_simd));
     return std::unique_ptr<Rig>(std::make_unique<CpuRig>(cpu));
   }
-  if (name == "cuda") return open_cuda(0);
+  if (name == "cuda") return open_cuda(0, limits.max_capability);
   constexpr std::string_view kPrefix = "cuda:";
   if (name.starts_with(kPrefix)) {
     const std::string_view digits = name.substr(kPrefix.size());
@@ -106,7 +114,7 @@ Expected<std::unique_ptr<Rig>> open_rig(std::string_view name, const char* max_s
     const auto [end, error] =
         std::from_chars(digits.data(), digits.data() + digits.size(), ordinal);
     if (error == std::errc{} && end == digits.data() + digits.size() && ordinal >= 0) {
-      return open_cuda(ordinal);
+      return open_cuda(ordinal, limits.max_capability);
     }
   }
   return make_error(ErrorCode::kInvalidArgument,

@@ -55,14 +55,24 @@ class Rig {
   [[nodiscard]] virtual bool host_memory() const noexcept { return false; }
 };
 
+/// What a device is held to, so that it is planned for as one that has less.
+struct DeviceLimits {
+  const char* max_simd = nullptr;  ///< of a CPU, for limit_simd()
+  int max_capability = 0;          ///< of a GPU: 10 · major + minor; 0 for all that it has
+};
+
+/// Takes from a GPU's description the kernels above this compute capability: its plans are those of
+/// an older chip with as many multiprocessors, as much memory and as fast. 0 changes nothing.
+void limit_capability(Device& device, int max_capability) noexcept;
+
 /// Opens a rig: "cpu", "cuda" (device 0), "cuda:N", or "auto": the first GPU if there is one, else
-/// the CPU, whose device is limited by limit_simd(device, max_simd). Errors: kInvalidArgument for
-/// another name, kUnsupported where this build or machine has no such device.
+/// the CPU; its device is held to `limits`. Errors: kInvalidArgument for another name, kUnsupported
+/// where this build or machine has no such device.
 [[nodiscard]] Expected<std::unique_ptr<Rig>> open_rig(std::string_view name,
-                                                      const char* max_simd = nullptr);
+                                                      const DeviceLimits& limits = {});
 
 /// The CUDA rig; defined in harness/cuda/rig.cpp, only in builds with SLUICE_CUDA.
-[[nodiscard]] Expected<std::unique_ptr<Rig>> make_cuda_rig(int ordinal);
+[[nodiscard]] Expected<std::unique_ptr<Rig>> make_cuda_rig(int ordinal, int max_capability = 0);
 
 /// Memory of a rig that frees itself.
 class RigBuffer {

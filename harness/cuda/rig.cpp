@@ -96,9 +96,10 @@ class CudaRig final : public Rig {
 
 }  // namespace
 
-Expected<std::unique_ptr<Rig>> make_cuda_rig(int ordinal) {
-  const auto device = cuda_device(ordinal);
+Expected<std::unique_ptr<Rig>> make_cuda_rig(int ordinal, int max_capability) {
+  auto device = cuda_device(ordinal);
   if (!device) return device.error();
+  limit_capability(*device, max_capability);
   HARNESS_CUDA_TRY(cudaSetDevice(ordinal));
   cudaStream_t stream = nullptr;
   HARNESS_CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

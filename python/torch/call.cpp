@@ -267,7 +267,9 @@ void Call::copy(Bound& bound, const char* why) {
     refuse(description(bound.id).name,
            "%s wants a copy, which a graph captured outside of Torch does not keep", why);
   }
-  bound.copy = torch::stable::contiguous(*bound.tensor);
+  // contiguous() gives back a tensor that already is, and two of one weight want two places.
+  bound.copy = bound.tensor->is_contiguous() ? torch::stable::clone(*bound.tensor)
+                                             : torch::stable::contiguous(*bound.tensor);
   bound.data = const_cast<void*>(bound.copy->const_data_ptr());
 }
 

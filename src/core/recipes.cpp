@@ -70,7 +70,8 @@ Reason sm90_yields(const Problem& p, const Problem& step, const Device& device,
 }
 
 // The decode kernel beside the tiles.
-Reason sm80_yields(const Problem&, const Device& device, const Kernel& kernel) noexcept {
+Reason sm80_yields(const Problem&, const Problem& /*step*/, const Device& device,
+                   const Kernel& kernel) noexcept {
   return &kernel == &cuda::kSm80Decode ? cuda::sm80_decode_yields(device) : Reason{};
 }
 

@@ -100,7 +100,13 @@ TEST(Explain, PlansForADeviceThatAFileDescribes) {
     EXPECT_EQ(explained.code, 0) << explained.err;
     EXPECT_THAT(explained.out, HasSubstr("device     cuda: NVIDIA A100-SXM4-80GB\n"));
     EXPECT_THAT(explained.out, HasSubstr("step 1     gate_up: cuda.sm80_gemm"));
+    const std::string h200 =
+        std::string(std::getenv("SLUICE_TEST_SOURCES")) + "/data/devices/h200.json";
+    const Outcome held =
+        sluice({"explain", "4x64x96", "--device", h200, "--max-capability", "8.0"});
+    EXPECT_THAT(held.out, HasSubstr("step 1     gate_up: cuda.sm80_decode")) << held.err;
   }
+  EXPECT_EQ(sluice({"explain", "4x64x96", "--max-capability", "8.1"}).code, 2);
   expect_error(sluice({"explain", "4x64x96", "--device", "none.json"}), 2,
                "none.json: cannot be opened");
   // Nothing runs there.

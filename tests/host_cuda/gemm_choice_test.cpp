@@ -289,6 +289,32 @@ TEST(Sm90CublasLt, IsTheChoiceOfLongerProductsOnAnH100) {
   EXPECT_EQ(own("4096x4096x14336:down", h100), "cuda.sm90 down=pp128x128c2g8");
 }
 
+// gate_up with sums in fp32, by the estimates of both: few tiles of a long k.
+TEST(Sm90CublasLt, ComputesGateUpOfFewTiles) {
+  const Device h100 = gpu::h100_with_cublaslt();
+  for (const char* text : {"102x4616x752:gate_up:concat", "73x4864x736:gate_up:save:bias",
+                           "468x9376x848:gate_up:fp16:interleaved8+up_first",
+                           "113x7168x2048:gate_up", "73x4864x736:gate_up:interleaved1"}) {
+    EXPECT_EQ(steps_of(text, h100), "gate_up:cuda.cublaslt") << text;
+    EXPECT_EQ(gpu::chosen(text, h100), "cuda.sm90 gate_up=lt0") << text;
+  }
+  EXPECT_EQ(steps_of("113x7168x2048:norm", gpu::h200_with_cublaslt()),
+            "norm:cuda.norm gate_up:cuda.cublaslt down:cuda.cublaslt");
+  for (const char* text : {"297x1408x7552:gate_up", "512x4096x14336:gate_up"}) {
+    const ExplainedStep step = step_of(text, h100, "gate_up");
+    EXPECT_EQ(step.kernel, kOwn) << text;
+    EXPECT_NE(step.passed_over.find("cuda.cublaslt: gate_up: estimated at "), std::string::npos)
+        << step.passed_over;
+  }
+  const auto refusal = [&](const std::string& text) {
+    const ExplainedStep step = step_of(text, h100, "gate_up");
+    EXPECT_EQ(step.kernel, kOwn) << text;
+    return step.passed_over;
+  };
+  EXPECT_EQ(refusal("8192x1024x8208:gate_up"),
+            "cuda.cublaslt: its sums in fp32 take 513 MiB, wanted at most 256");
+}
+
 TEST(Sm90CublasLt, IsTheChoiceBehindANormWhereItIsWithout) {
   const Device with = gpu::h200_with_cublaslt();
   for (const char* text : {"65x4096x14336:norm", "192x4096x14336:add_norm",

@@ -89,6 +89,7 @@ using GatedEpilogueTile =
 ///
 /// Layout: strides (dM, 1, dL) in elements. ptr, dM and, for L > 1, dL in bytes are multiples of
 /// 16 (TMA). Out may not overlap any input. A null ptr stores nothing.
+/// N/2 elements are a multiple of 16 bytes too.
 /// Errors: can_implement() is false where N or an alignment is not as above.
 ///
 /// Composition: any node may be the child (scales, bias by row or column, sums); visit() returns
@@ -169,7 +170,8 @@ struct GatedVisitor {
     const bool aligned = reinterpret_cast<std::uintptr_t>(args.ptr) % 16 == 0 &&
                          int64_t(cute::get<0>(args.stride)) % kTmaElems == 0 &&
                          (L == 1 || int64_t(cute::get<2>(args.stride)) % kTmaElems == 0);
-    return N % (2 * Chunk) == 0 && aligned;
+    // A row that ends inside 16 bytes: TMA stores were seen to write the rest of them on an H100.
+    return N % (2 * Chunk) == 0 && N / 2 % kTmaElems == 0 && aligned;
   }
 
   template <class ProblemShape>

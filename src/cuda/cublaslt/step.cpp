@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.cublaslt: the plain products of an operator by cuBLASLt: down, x's and the weights'
 // gradients; and gate_up as a product whose sums stay in fp32, with a launch for the gate.
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "cuda/cublaslt/api.hpp"
 #include "cuda/cublaslt/cublaslt.hpp"
@@ -35,6 +38,10 @@ constexpr double kNarrowL2MaxFlops = 3.7e12;
 // (the same section).
 constexpr std::int64_t kMaxGradTokens = 768;
 constexpr std::int64_t kMaxGradWidth = 2048;
+
+// Both estimates are off by a tenth or two: below this ratio of them cuBLASLt's gate_up was faster,
+// or as fast.
+constexpr double kEstimateMargin = 0.86;
 
 // Of gate_up's sums, which are scratch: beyond, they cost more than a better product saves, and
 // memory that users count on.
@@ -86,6 +93,18 @@ std::int64_t sum_bytes(const Problem& p) {
   return p.m * 2 * p.h * static_cast<std::int64_t>(sizeof(float));
 }
 
+// gate_up's gate weights; blocks of one row are even rows at the blocks' distance.
+OperandSpec gate_weights(const Problem& p) {
+  OperandSpec w = operand_spec(p, Operand::kWGate);
+  if (w.layout.block_rows == 1) w.layout = {.row_stride_bytes = w.layout.block_stride_bytes};
+  return w;
+}
+
+// Whether they come in blocks of rows, of which there is more than one.
+bool in_blocks(const OperandSpec& w) {
+  return w.layout.block_rows != 0 && w.layout.block_rows < w.rows;
+}
+
 // gate_up's weights: two matrices, or one in which blocks of gate's and up's rows take turns.
 Reason gate_up_refusal(const Problem& p) {
   if (p.norm.enabled) return refuse("has no norm prologue");
@@ -104,9 +123,9 @@ Reason gate_up_refusal(const Problem& p) {
                     spec.name, static_cast<long long>(kCublasLtAlignment));
     }
   }
-  const OperandSpec w = operand_spec(p, Operand::kWGate);
+  const OperandSpec w = gate_weights(p);
   const Layout& l = w.layout;
-  const bool blocks = l.block_rows != 0 && l.block_rows < p.h;
+  const bool blocks = in_blocks(w);
   if (l.block_cols != 0 || l.row_stride_bytes < w.cols * size_bytes(w.dtype) ||
       l.row_stride_bytes % kCublasLtAlignment != 0 ||
       (blocks &&
@@ -169,6 +188,44 @@ std::size_t scratch_bytes(const detail::StepView& s) noexcept {
   return static_cast<std::size_t>(kCublasLtScratchBytes + sums);
 }
 
+// gate_up's time, of the best of these tiles and splits of k, whichever cuBLASLt takes: waves of
+// tiles that L2 feeds, or the weights from memory; then the sums once there and back, and launches.
+// Fitted to the first algorithm's times at 27 random shapes of 65 tokens and more on an H100 (the log
+// of cublaslt); picoseconds are of an element of a tile's rows and columns, for one of k.
+double gate_up_us(const Problem& p, const Device& device) {
+  constexpr int kTiles[][2] = {{64, 64},   {64, 128},  {128, 64},  {64, 256},
+                               {128, 128}, {128, 192}, {128, 256}, {256, 128}};
+  constexpr int kSplits[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16};
+  constexpr double kLeastSplitK = 256;
+  constexpr double kElementPs = 26.2;
+  constexpr double kLaunchesUs = 4.8;
+  constexpr double kSplitUs = 3.6;
+  constexpr double kSplitMegabytesAUs = 6.0;
+  constexpr double kMegabytesAUs = 4.0;
+  constexpr double kNarrowL2MegabytesAUs = 2.65;
+  constexpr double kGateUsAMegabyte = 0.27;
+  const auto m = static_cast<double>(p.m);
+  const auto n = 2 * static_cast<double>(p.h);
+  const auto k = static_cast<double>(p.d);
+  const double rate = sm90::gemm::has_narrow_l2(device.l2_bytes) ? kNarrowL2MegabytesAUs
+                                                                 : kMegabytesAUs;
+  const double memory = 2 * (n + m) * k * 1e-6 / rate;
+  const double sums = 4 * m * n * 1e-6;
+  double best = std::numeric_limits<double>::infinity();
+  for (const auto& [rows, cols] : kTiles) {
+    for (const int split : kSplits) {
+      if (split > 1 && k / split < kLeastSplitK) break;
+      const double waves =
+          std::ceil(std::ceil(m / rows) * std::ceil(n / cols) * split / device.sm_count);
+      const double steps = 64 * std::ceil(k / split / 64);
+      const double multiply = waves * steps * (rows + cols) * kElementPs * 1e-6;
+      const double reduce = split == 1 ? 0 : kSplitUs + 2 * split * sums / kSplitMegabytesAUs;
+      best = std::min(best, std::max(multiply, memory) + reduce);
+    }
+  }
+  return best + kLaunchesUs + 2 * kGateUsAMegabyte * sums;
+}
+
 Status multiply(const Step& step, const LtProduct& product) {
   return cublaslt_product(product, detail::config_as<Choice>(step.config).rank, step.device.ordinal,
                           step.scratch, step.stream);
@@ -192,10 +249,10 @@ Status down(const Step& step) {
 // Sums in scratch behind cuBLASLt's own, in the order of the weights' rows.
 Status gate_up(const Step& step) {
   const Problem& p = step.problem;
-  const Matrix gate = at(step, Operand::kWGate);
-  const Matrix up = at(step, Operand::kWUp);
+  const Matrix gate{gate_weights(p), step.pointer(Operand::kWGate)};
+  const Matrix up{gate.spec, step.pointer(Operand::kWUp)};
   const Layout& l = gate.spec.layout;
-  const bool blocks = l.block_rows != 0 && l.block_rows < p.h;
+  const bool blocks = in_blocks(gate.spec);
   const std::int64_t block = blocks ? l.block_rows : p.h;
   const std::int64_t distance =
       static_cast<const char*>(up.base) - static_cast<const char*>(gate.base);
@@ -331,7 +388,13 @@ const detail::Kernel kCublasLt = {
 };
 
 Reason cublaslt_yields(const Problem& p, const Problem& step, const Device& device) noexcept {
-  if (step.op == Op::kGateUp) return refuse("gate_up: its estimate");
+  if (step.op == Op::kGateUp) {
+    const double theirs = gate_up_us(step, device);
+    const double own = sm90_gate_up_us(step, device);
+    if (theirs < kEstimateMargin * own) return {};
+    return refuse("gate_up: estimated at %.3g us, this library's own at %.3g, wanted below %.3g of it",
+                  theirs, own, kEstimateMargin);
+  }
   if (p.op == Op::kMlpGrad || p.op == Op::kInputGrad || p.op == Op::kWeightGrad) {
     if (p.m <= kMaxGradTokens || p.d <= kMaxGradWidth) return {};
     return refuse("%s of m above %lld, d above %lld: this library's own is as fast",
