@@ -98,7 +98,7 @@ TEST(Sm80Decode, GoldenChoices) {
         {.m = m, .n = 4096, .k = 14336, .sm_count = sm_count, .smem_per_block_bytes = smem});
   };
   EXPECT_EQ(down(1, 108, 163 * 1024).substr(0, 2), "t8");
-  EXPECT_EQ(down(1, 132, 227 * 1024), "t8r64s12");
+  EXPECT_EQ(down(1, 132, 227 * 1024), "t8r32s11");  // 31 rows of 32: of 64 it took 18 % longer
   EXPECT_EQ(down(64, 132, 227 * 1024), "t64r128s4x4");
   EXPECT_EQ(down(64, 142, 99 * 1024).substr(0, 6), "t64r64");
 }

@@ -24,6 +24,8 @@ if not REASON:
     import numpy as np
 
     jax.config.update("jax_enable_x64", True)
+    # JAX's own fp32 products on a GPU are TF32, and Sluice has no fp64 there.
+    jax.config.update("jax_default_device", jax.devices("cpu")[0])
     from sluice import jax as ours
 
 GATES = (
