@@ -34,10 +34,11 @@ struct Context {
   const char* const* argv = nullptr;
   bool quiet = false;
   std::string device = "auto";
-  std::string max_simd;    ///< the best SIMD target that the CPU may use; empty for all
-  int max_capability = 0;  ///< the compute capability that a GPU is held to, times 10; 0 for its own
-  std::string variant;     ///< empty to choose
-  std::string config;      ///< empty to choose
+  std::string max_simd;  ///< the best SIMD target that the CPU may use; empty for all
+  int max_capability =
+      0;                ///< the compute capability that a GPU is held to, times 10; 0 for its own
+  std::string variant;  ///< empty to choose
+  std::string config;   ///< empty to choose
   std::string tune_cache;  ///< empty for none
   int threads = 0;
   const harness::ForeignKernels* foreign = nullptr;  ///< verify checks these; null in the program

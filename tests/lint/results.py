@@ -119,7 +119,7 @@ WORDS = {
     "baseline": set(
         "cublaslt+act cublaslt_gemm cublaslt_chain own_unfused quack liger liger_tiled triton "
         "torch_eager torch_compile onednn openblas ggml hf_eager vllm sglang "
-        "sluice_before".split()
+        "sluice_before cutlass_act cutlass_identity".split()
     ),
 }
 

@@ -190,8 +190,8 @@ std::size_t scratch_bytes(const detail::StepView& s) noexcept {
 
 // gate_up's time, of the best of these tiles and splits of k, whichever cuBLASLt takes: waves of
 // tiles that L2 feeds, or the weights from memory; then the sums once there and back, and launches.
-// Fitted to the first algorithm's times at 27 random shapes of 65 tokens and more on an H100 (the log
-// of cublaslt); picoseconds are of an element of a tile's rows and columns, for one of k.
+// Fitted to the first algorithm's times at 27 random shapes of 65 tokens and more on an H100 (the
+// log of cublaslt); picoseconds are of an element of a tile's rows and columns, for one of k.
 double gate_up_us(const Problem& p, const Device& device) {
   constexpr int kTiles[][2] = {{64, 64},   {64, 128},  {128, 64},  {64, 256},
                                {128, 128}, {128, 192}, {128, 256}, {256, 128}};
@@ -207,8 +207,8 @@ double gate_up_us(const Problem& p, const Device& device) {
   const auto m = static_cast<double>(p.m);
   const auto n = 2 * static_cast<double>(p.h);
   const auto k = static_cast<double>(p.d);
-  const double rate = sm90::gemm::has_narrow_l2(device.l2_bytes) ? kNarrowL2MegabytesAUs
-                                                                 : kMegabytesAUs;
+  const double rate =
+      sm90::gemm::has_narrow_l2(device.l2_bytes) ? kNarrowL2MegabytesAUs : kMegabytesAUs;
   const double memory = 2 * (n + m) * k * 1e-6 / rate;
   const double sums = 4 * m * n * 1e-6;
   double best = std::numeric_limits<double>::infinity();
@@ -256,7 +256,8 @@ Status gate_up(const Step& step) {
   const std::int64_t block = blocks ? l.block_rows : p.h;
   const std::int64_t distance =
       static_cast<const char*>(up.base) - static_cast<const char*>(gate.base);
-  const bool one = distance == block * l.row_stride_bytes || distance == -block * l.row_stride_bytes;
+  const bool one =
+      distance == block * l.row_stride_bytes || distance == -block * l.row_stride_bytes;
   if (blocks && !one) {  // matrices of their own, each with the gaps of the other
     sm90::gemm::GemmShape shape{p.m, 2 * p.h, p.d, sm90::gemm::GemmKind::kGateUp,
                                 step.device.sm_count};
@@ -264,8 +265,8 @@ Status gate_up(const Step& step) {
     shape.partials = false;
     return sm90::gemm::gate_up(step, sm90::gemm::best_tiling(shape));
   }
-  float* const sums = reinterpret_cast<float*>(static_cast<char*>(step.scratch) +
-                                               kCublasLtScratchBytes);
+  float* const sums =
+      reinterpret_cast<float*>(static_cast<char*>(step.scratch) + kCublasLtScratchBytes);
   LtProduct product{.m = p.m,
                     .n = one ? 2 * p.h : p.h,
                     .k = p.d,
@@ -392,8 +393,9 @@ Reason cublaslt_yields(const Problem& p, const Problem& step, const Device& devi
     const double theirs = gate_up_us(step, device);
     const double own = sm90_gate_up_us(step, device);
     if (theirs < kEstimateMargin * own) return {};
-    return refuse("gate_up: estimated at %.3g us, this library's own at %.3g, wanted below %.3g of it",
-                  theirs, own, kEstimateMargin);
+    return refuse(
+        "gate_up: estimated at %.3g us, this library's own at %.3g, wanted below %.3g of it",
+        theirs, own, kEstimateMargin);
   }
   if (p.op == Op::kMlpGrad || p.op == Op::kInputGrad || p.op == Op::kWeightGrad) {
     if (p.m <= kMaxGradTokens || p.d <= kMaxGradWidth) return {};
