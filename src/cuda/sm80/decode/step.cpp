@@ -85,7 +85,7 @@ NextWeights next_weights(const Step* next) {
   w.ctas = w.shares.groups * t.split;
   w.k = static_cast<int>(p.h);
   constexpr std::int64_t kLineBytes = 128;
-  std::int64_t most = 64 * 1024;
+  std::int64_t most = std::int64_t{64} << 10;
   if (next->device.l2_bytes > 0) most = std::min(most, next->device.l2_bytes / 4 / w.ctas);
   const std::int64_t rows = w.shares.block(0, 0).size();
   const std::int64_t lines = std::min<std::int64_t>(
