@@ -25,7 +25,10 @@ def _activate(gate, v):
         return torch.sigmoid(v if gate.alpha == 1 else gate.alpha * v)
     if gate.activation == "gelu_tanh":
         return F.gelu(v, approximate="tanh")
-    return {"gelu_erf": F.gelu, "relu": F.relu, "identity": lambda x: x}[gate.activation](v)
+    if gate.activation == "gelu_erf":  # F.gelu doubles before it halves on some CPUs: 3e38 overflows
+        wide = v if v.dtype is torch.float64 else v.float()
+        return (wide * 0.5 * (1 + torch.erf(wide * math.sqrt(0.5)))).to(v.dtype)
+    return {"relu": F.relu, "identity": lambda x: x}[gate.activation](v)
 
 
 def _gated(gate, g, u):
