@@ -13,10 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from engine_stub import D, H, GeluAndMul, SiluAndMul
 from torch import Tensor, nn
 from torch.nn import functional
 
-D, H = 24, 40
 REDUCED: list[Any] = []  # forward_batch of what went through the all-reduce
 FLAGS = SimpleNamespace(skip=False, sp_active=False, deterministic=False, dual=False, policy=None)
 
@@ -114,22 +114,6 @@ def _by_group(kind: type[nn.Module]) -> type[nn.Module]:
         return 1 if self.tp_group is None else self.tp_group.world_size
 
     return type(kind.__name__, (kind,), {"set_size": set_size, "get_size": get_size})
-
-
-class SiluAndMul(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        g, u = x.chunk(2, -1)
-        return functional.silu(g) * u
-
-
-class GeluAndMul(nn.Module):
-    def __init__(self, approximate: str = "tanh") -> None:
-        super().__init__()
-        self.approximate = approximate
-
-    def forward(self, x: Tensor) -> Tensor:
-        g, u = x.chunk(2, -1)
-        return functional.gelu(g, approximate=self.approximate) * u
 
 
 class RMSNorm(nn.Module):

@@ -15,7 +15,6 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kColumns = 8;
 constexpr int kThreads = 128;
 
 template <class Element>
@@ -27,13 +26,13 @@ __device__ __forceinline__ Vector8<Element> sums_at(const float* from, const voi
   if (bias == nullptr) return v;
   const Element* const add = static_cast<const Element*>(bias) + col;
 #pragma unroll
-  for (int i = 0; i < kColumns; ++i) v.at[i] += static_cast<float>(add[i]);
+  for (int i = 0; i < kGateColumns; ++i) v.at[i] += static_cast<float>(add[i]);
   return v;
 }
 
 template <class Element>
 __global__ void __launch_bounds__(kThreads) gate_rows(const __grid_constant__ GateRowsParams p) {
-  const std::int64_t col = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kColumns;
+  const std::int64_t col = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kGateColumns;
   if (col >= p.cols) return;
   const std::int64_t first = col / p.block * 2 * p.block + col % p.block;
   const std::int64_t gate_at = first + (p.up_first ? p.block : 0);
@@ -45,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) gate_rows(const __grid_constant__ Ga
     Vector8<Element> h;
     tile::with_gate(p.gate, p.plain_gate, [&](const Gate& gate) {
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) h.at[i] = math::gate_mul(gate, g.at[i], u.at[i]);
+      for (int i = 0; i < kGateColumns; ++i) h.at[i] = math::gate_mul(gate, g.at[i], u.at[i]);
     });
     h.store(static_cast<Element*>(p.h) + row * p.h_stride + col);
     if (p.g == nullptr) continue;
@@ -59,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) gate_rows(const __grid_constant__ Ga
 Status launch_gate_rows(const Device& device, DType dtype, const GateRowsParams& params,
                         Stream stream) noexcept {
   constexpr std::int64_t kMostRows = 65535;
-  constexpr std::int64_t kCtaColumns = std::int64_t{kThreads} * kColumns;
+  constexpr std::int64_t kCtaColumns = std::int64_t{kThreads} * kGateColumns;
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>((params.cols + kCtaColumns - 1) / kCtaColumns),
                     static_cast<unsigned>(std::min(params.rows, kMostRows)));

@@ -6,12 +6,15 @@
 
 namespace sluice::cuda {
 
+/// Columns that a thread reads at once: of H, and of a block, a multiple.
+inline constexpr int kGateColumns = 8;
+
 /// h = act(g + b_gate) ⊙ (u + b_up), rounded once; g and u also stored, where they are saved.
 struct GateRowsParams {
   const float* sums = nullptr;  ///< [rows, 2 cols]: `block` columns of one half, then of the other
   std::int64_t rows = 0;
-  std::int64_t cols = 0;   ///< H, a multiple of 8
-  std::int64_t block = 0;  ///< a multiple of 8 that divides H
+  std::int64_t cols = 0;   ///< H, a multiple of kGateColumns
+  std::int64_t block = 0;  ///< a multiple of kGateColumns that divides H
   bool up_first = false;
   bool plain_gate = false;
   Gate gate;

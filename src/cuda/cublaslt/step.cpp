@@ -59,9 +59,6 @@ struct Matrix {
 
 Matrix at(const Step& step, Operand id) { return {step.spec(id), step.pointer(id)}; }
 
-// Rows of a block that the gate's launch reads at once.
-constexpr std::int64_t kCublasLtBlock = 8;
-
 bool evenly_strided(const Layout& layout) {
   return layout.block_rows == 0 && layout.block_cols == 0;
 }
@@ -93,16 +90,27 @@ std::int64_t sum_bytes(const Problem& p) {
   return p.m * 2 * p.h * static_cast<std::int64_t>(sizeof(float));
 }
 
-// gate_up's gate weights; blocks of one row are even rows at the blocks' distance.
+// gate_up's gate weights; blocks of one row are even rows at the blocks' distance, a single block
+// is none.
 OperandSpec gate_weights(const Problem& p) {
   OperandSpec w = operand_spec(p, Operand::kWGate);
-  if (w.layout.block_rows == 1) w.layout = {.row_stride_bytes = w.layout.block_stride_bytes};
+  Layout& l = w.layout;
+  if (l.block_rows == 1) l.row_stride_bytes = l.block_stride_bytes;
+  if (l.block_rows == 1 || l.block_rows >= w.rows) l.block_rows = l.block_stride_bytes = 0;
   return w;
 }
 
-// Whether they come in blocks of rows, of which there is more than one.
-bool in_blocks(const OperandSpec& w) {
-  return w.layout.block_rows != 0 && w.layout.block_rows < w.rows;
+// Rows that are no matrix to cuBLASLt.
+Reason rows_refusal(const OperandSpec& spec) {
+  if (spec.access == Access::kUnused) return {};
+  const std::int64_t stride = spec.layout.row_stride_bytes;
+  if (stride % kCublasLtAlignment != 0 || stride < spec.cols * size_bytes(spec.dtype)) {
+    return refuse("%s: rows are %lld bytes apart, wanted a multiple of %lld not below their width",
+                  spec.name, static_cast<long long>(stride),
+                  static_cast<long long>(kCublasLtAlignment));
+  }
+  if (!evenly_strided(spec.layout)) return refuse("%s: rows have several strides", spec.name);
+  return {};
 }
 
 // gate_up's weights: two matrices, or one in which blocks of gate's and up's rows take turns.
@@ -114,41 +122,25 @@ Reason gate_up_refusal(const Problem& p) {
                   static_cast<long long>(kMostSumBytes >> 20));
   }
   for (const Operand id : {Operand::kX, Operand::kH, Operand::kG}) {
-    if (!is_used(p, id)) continue;
-    const OperandSpec spec = operand_spec(p, id);
-    if (spec.layout.row_stride_bytes % kCublasLtAlignment != 0 ||
-        spec.layout.row_stride_bytes < spec.cols * size_bytes(spec.dtype) ||
-        !evenly_strided(spec.layout)) {
-      return refuse("%s: rows overlap, have several strides or are no multiple of %lld bytes apart",
-                    spec.name, static_cast<long long>(kCublasLtAlignment));
-    }
+    if (Reason reason = rows_refusal(operand_spec(p, id)); !reason.empty()) return reason;
   }
   const OperandSpec w = gate_weights(p);
   const Layout& l = w.layout;
-  const bool blocks = in_blocks(w);
-  if (l.block_cols != 0 || l.row_stride_bytes < w.cols * size_bytes(w.dtype) ||
-      l.row_stride_bytes % kCublasLtAlignment != 0 ||
-      (blocks &&
-       (!blocks_alternate(l) || p.h % l.block_rows != 0 || l.block_rows % kCublasLtBlock != 0))) {
-    return refuse("%s: neither even rows nor whole blocks of a multiple of %lld that take turns",
-                  w.name, static_cast<long long>(kCublasLtBlock));
+  OperandSpec all = w;  // gate's and up's rows in turns
+  if (blocks_alternate(l)) all.layout.block_rows = 0;
+  if (Reason reason = rows_refusal(all); !reason.empty()) return reason;
+  if (l.block_rows == 0) return {};
+  if (p.h % l.block_rows != 0 || l.block_rows % kGateColumns != 0) {
+    return refuse("%s: no whole blocks of a multiple of %d rows", w.name, kGateColumns);
   }
-  return blocks ? pair_view_refusal(w) : Reason{};
+  return pair_view_refusal(w);
 }
 
 Reason layout_refusal(const Problem& p) {
   if (p.op == Op::kGateUp) return gate_up_refusal(p);
   for (const Operand id : {Operand::kH, Operand::kWDown, Operand::kY, Operand::kX, Operand::kWGate,
                            Operand::kDg, Operand::kDx, Operand::kDwGate}) {
-    if (!is_used(p, id)) continue;
-    const OperandSpec spec = operand_spec(p, id);
-    const std::int64_t stride = spec.layout.row_stride_bytes;
-    if (stride % kCublasLtAlignment != 0 || stride < spec.cols * size_bytes(spec.dtype)) {
-      return refuse(
-          "%s: rows are %lld bytes apart, wanted a multiple of %lld not below their width",
-          spec.name, static_cast<long long>(stride), static_cast<long long>(kCublasLtAlignment));
-    }
-    if (!evenly_strided(spec.layout)) return refuse("%s: rows have several strides", spec.name);
+    if (Reason reason = rows_refusal(operand_spec(p, id)); !reason.empty()) return reason;
   }
   return {};
 }
@@ -252,13 +244,12 @@ Status gate_up(const Step& step) {
   const Matrix gate{gate_weights(p), step.pointer(Operand::kWGate)};
   const Matrix up{gate.spec, step.pointer(Operand::kWUp)};
   const Layout& l = gate.spec.layout;
-  const bool blocks = in_blocks(gate.spec);
-  const std::int64_t block = blocks ? l.block_rows : p.h;
+  const std::int64_t block = l.block_rows == 0 ? p.h : l.block_rows;
   const std::int64_t distance =
       static_cast<const char*>(up.base) - static_cast<const char*>(gate.base);
   const bool one =
       distance == block * l.row_stride_bytes || distance == -block * l.row_stride_bytes;
-  if (blocks && !one) {  // matrices of their own, each with the gaps of the other
+  if (l.block_rows != 0 && !one) {  // matrices of their own, each with the gaps of the other
     sm90::gemm::GemmShape shape{p.m, 2 * p.h, p.d, sm90::gemm::GemmKind::kGateUp,
                                 step.device.sm_count};
     shape.block_groups = block / kPairGroupRows;

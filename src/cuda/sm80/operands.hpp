@@ -17,4 +17,24 @@ namespace sluice::cuda::sm80 {
 /// The operand's rows; a null base where the step has none.
 [[nodiscard]] Rows rows_of(const detail::Step& step, Operand id) noexcept;
 
+/// What the launches of gate_up and of down have alike: sizes, gate, and where operands lie.
+template <class Params>
+void set_operands(const detail::Step& step, Params& params) noexcept {
+  const Problem& p = step.problem;
+  const bool gate_up = p.op == Op::kGateUp;
+  const Operand out = gate_up ? Operand::kH : Operand::kY;
+  params.x = rows_of(step, gate_up ? Operand::kX : Operand::kH);
+  params.w[0] = rows_of(step, gate_up ? Operand::kWGate : Operand::kWDown);
+  if (gate_up) params.w[1] = rows_of(step, Operand::kWUp);
+  params.out = step.pointer(out);
+  params.out_row_bytes = step.spec(out).layout.row_stride_bytes;
+  params.m = static_cast<int>(p.m);
+  params.n = static_cast<int>(gate_up ? p.h : p.d);
+  params.k = static_cast<int>(gate_up ? p.d : p.h);
+  params.gate = p.gate;
+  params.bias[0] = step.pointer(gate_up ? Operand::kBGate : Operand::kBDown);
+  params.bias[1] = step.pointer(Operand::kBUp);
+  params.residual = rows_of(step, Operand::kResidual);
+}
+
 }  // namespace sluice::cuda::sm80

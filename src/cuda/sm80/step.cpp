@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.sm80_gemm: gate_up and down by mma.sync and cp.async, from weights as they lie, on Ampere
-// and everything newer. One GEMM a launch (gemm.cuh).
+// and everything newer. One GEMM a launch (kernel.cuh).
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -20,7 +20,6 @@ using detail::Step;
 using detail::StepView;
 using sm80::GemmParams;
 using sm80::GemmShape;
-using sm80::rows_of;
 using sm80::Tiling;
 
 constexpr std::int64_t kMostTileRows = 256;  // no tiling has more
@@ -87,25 +86,12 @@ void name_config(const KernelConfig& config, std::span<char> out) noexcept {
 }
 
 Status launch(const Step& step, const Step* /*next*/) noexcept {
-  const Problem& p = step.problem;
-  const bool gate_up = p.op == Op::kGateUp;
-  const Operand out = gate_up ? Operand::kH : Operand::kY;
   GemmParams params{};
-  params.x = rows_of(step, gate_up ? Operand::kX : Operand::kH);
-  params.w[0] = rows_of(step, gate_up ? Operand::kWGate : Operand::kWDown);
-  if (gate_up) params.w[1] = rows_of(step, Operand::kWUp);
-  params.out = step.pointer(out);
-  params.out_row_bytes = step.spec(out).layout.row_stride_bytes;
-  params.m = static_cast<int>(p.m);
-  params.n = static_cast<int>(gate_up ? p.h : p.d);
-  params.k = static_cast<int>(gate_up ? p.d : p.h);
-  params.gate = p.gate;
-  params.bias[0] = step.pointer(gate_up ? Operand::kBGate : Operand::kBDown);
-  params.bias[1] = step.pointer(Operand::kBUp);
-  params.residual = rows_of(step, Operand::kResidual);
-  const sm80::GemmLaunch launched{detail::config_as<Tiling>(step.config), p.x_dtype,
+  sm80::set_operands(step, params);
+  const sm80::GemmLaunch launched{detail::config_as<Tiling>(step.config), step.problem.x_dtype,
                                   step.device.ordinal, step.stream};
-  return gate_up ? sm80::launch_gate_up(launched, params) : sm80::launch_down(launched, params);
+  return step.problem.op == Op::kGateUp ? sm80::launch_gate_up(launched, params)
+                                        : sm80::launch_down(launched, params);
 }
 
 std::string describe(const StepView& s) {
