@@ -36,7 +36,7 @@ inline void expect_starts_early(const Plan& plan) {
       const int ctas =
           cuda::sm90::gemm::set_order({.tiling = tiling, .sm_count = sm_count}, kind, params);
       EXPECT_FALSE(tiling.is_stream_k()) << plan.config_name();
-      EXPECT_TRUE(cuda::sm90::gemm::starts_early(ctas, sm_count))
+      EXPECT_TRUE(cuda::sm90::gemm::starts_early(tiling, ctas, sm_count))
           << plan.config_name() << " kind " << static_cast<int>(kind) << " ctas " << ctas;
     };
     switch (p.op) {

@@ -41,7 +41,8 @@ TEST(GpuGemm, ChainedLaunchesEqualLaunchesOneByOne) {
     for (const std::string& config : config_names("cuda.sm90", problem, gpu::rig().device())) {
       const Options options{.variant = "cuda.sm90", .config = config.c_str()};
       gpu::Job jobs[2] = {gpu::make_job(text, options), gpu::make_job(text, options)};
-      if (problem.m == 1700) gpu::expect_starts_early(jobs[0].plan);
+      const bool own = config.find("gate_up=lt") == std::string::npos;
+      if (problem.m == 1700 && own) gpu::expect_starts_early(jobs[0].plan);
       gpu::StreamGuard guard;
       std::string bits[2];
       for (const bool wait : {true, false}) {

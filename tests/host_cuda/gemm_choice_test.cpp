@@ -72,7 +72,9 @@ TEST(CudaSm90, WorkspaceHoldsWhatLaunchesLeaveForEachOther) {
   // Whole tiles under stream-K leave nothing; cut ones two tiles of sums a worker.
   EXPECT_EQ(bytes("64x4096x14336:gate_up"), 0U);
   EXPECT_EQ(bytes("256x8192x28672:gate_up"), 0U);
-  EXPECT_EQ(bytes("64x4096x14336:down"),
+  const auto cut = plan(problem_of("64x4096x14336:down"), h200(),
+                        {.variant = "cuda.sm90", .config = "down=sk64x128c1g16"});
+  EXPECT_EQ(cut.value().workspace_bytes,
             kWorkspaceHeaderBytes + std::size_t{2} * 128 * 64 * 128 * 4);
   constexpr std::size_t kHidden = std::size_t{512} * 14336 * 2;
   EXPECT_EQ(bytes("512x4096x14336:mlp"), kWorkspaceHeaderBytes + kHidden);
@@ -289,18 +291,20 @@ TEST(Sm90CublasLt, IsTheChoiceOfLongerProductsOnAnH100) {
   EXPECT_EQ(own("4096x4096x14336:down", h100), "cuda.sm90 down=pp128x128c2g8");
 }
 
-// gate_up with sums in fp32, by the estimates of both: few tiles of a long k.
+// gate_up with sums in fp32, by the estimates of both: too many tiles for split K, too few for
+// waves.
 TEST(Sm90CublasLt, ComputesGateUpOfFewTiles) {
   const Device h100 = gpu::h100_with_cublaslt();
-  for (const char* text : {"102x4616x752:gate_up:concat", "73x4864x736:gate_up:save:bias",
-                           "468x9376x848:gate_up:fp16:interleaved8+up_first",
-                           "113x7168x2048:gate_up", "73x4864x736:gate_up:interleaved1"}) {
+  for (const char* text :
+       {"158x13128x3688:gate_up:concat", "836x8080x5384:gate_up:save:bias",
+        "468x9376x848:gate_up:fp16:interleaved8+up_first", "300x16384x53248:gate_up"}) {
     EXPECT_EQ(steps_of(text, h100), "gate_up:cuda.cublaslt") << text;
     EXPECT_EQ(gpu::chosen(text, h100), "cuda.sm90 gate_up=lt0") << text;
   }
-  EXPECT_EQ(steps_of("113x7168x2048:norm", gpu::h200_with_cublaslt()),
+  EXPECT_EQ(steps_of("158x13128x3688:norm", gpu::h200_with_cublaslt()),
             "norm:cuda.norm gate_up:cuda.cublaslt down:cuda.cublaslt");
-  for (const char* text : {"297x1408x7552:gate_up", "512x4096x14336:gate_up"}) {
+  for (const char* text : {"297x1408x7552:gate_up", "512x4096x14336:gate_up",
+                           "102x4616x752:gate_up", "73x4864x736:gate_up:save:bias"}) {
     const ExplainedStep step = step_of(text, h100, "gate_up");
     EXPECT_EQ(step.kernel, kOwn) << text;
     EXPECT_NE(step.passed_over.find("cuda.cublaslt: gate_up: estimated at "), std::string::npos)

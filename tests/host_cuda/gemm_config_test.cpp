@@ -74,10 +74,18 @@ std::string name_of(const Tiling& tiling) {
 }
 
 std::vector<Tiling> ranking(const GemmShape& shape) {
-  std::array<Tiling, 16> out;
+  std::array<Tiling, 24> out;
   const std::size_t count = cuda::sm90::gemm::ranked(shape, out);
   EXPECT_LE(count, out.size());
   return {out.begin(), out.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
+// Whether the parts of a split k are CTAs that run at once, with two stages each or more.
+bool fills_in_one_wave(const GemmShape& shape, const Tiling& t) {
+  if (t.split == 1) return true;
+  const std::int64_t tiles =
+      (shape.m + t.rows - 1) / t.rows * ((shape.n + t.tile_n - 1) / t.tile_n);
+  return tiles * t.split <= (t.split == 2 ? 132 : 120) && (shape.k + 63) / 64 >= 2 * t.split;
 }
 
 std::string best(const GemmShape& shape) { return name_of(ranking(shape).front()); }
@@ -86,6 +94,11 @@ std::string best(const GemmShape& shape) { return name_of(ranking(shape).front()
 Tiling parse(const std::string& name) {
   char kind[3];
   Tiling t;
+  if (name.starts_with("sp")) {
+    t.schedule = Schedule::kSplitK, t.cluster = 1, t.group = 16;
+    EXPECT_EQ(std::sscanf(name.c_str(), "sp%dx%dk%d", &t.rows, &t.tile_n, &t.split), 3) << name;
+    return t;
+  }
   EXPECT_EQ(std::sscanf(name.c_str(), "%2[a-z]%dx%dc%dg%d", kind, &t.rows, &t.tile_n, &t.cluster,
                         &t.group),
             5)
@@ -118,6 +131,7 @@ TEST(GemmConfig, RanksEveryTilingOnceCheapestFirst) {
     if (shape.m > cuda::sm90::gemm::kStreamKMaxTokens) {
       std::erase_if(source, [](const Tiling& t) { return t.is_stream_k(); });
     }
+    std::erase_if(source, [&](const Tiling& t) { return !fills_in_one_wave(shape, t); });
     // With swap-AB one tile has all tokens.
     std::erase_if(source, [&](const Tiling& t) { return t.swaps_ab() && t.rows < shape.m; });
     ASSERT_EQ(order.size(), source.size());
@@ -139,9 +153,8 @@ TEST(GemmConfig, RanksEveryTilingOnceCheapestFirst) {
 TEST(GemmConfig, AShortSpanReceivesTheCheapest) {
   const GemmShape shape = gate_up(64, 4096, 14336);
   std::array<Tiling, 2> out;
-  EXPECT_EQ(cuda::sm90::gemm::ranked(shape, out),
-            cuda::sm90::gemm::tilings(GemmKind::kGateUp).size());
   const std::vector<Tiling> all = ranking(shape);
+  EXPECT_EQ(cuda::sm90::gemm::ranked(shape, out), all.size());
   EXPECT_EQ(out[0], all[0]);
   EXPECT_EQ(out[1], all[1]);
   EXPECT_EQ(cuda::sm90::gemm::ranked(shape, {}), all.size());
@@ -304,8 +317,9 @@ TEST(GemmConfig, GoldenChoicesWhereRowsSplitLines) {
 }
 
 TEST(GemmConfig, GoldenChoicesOfDown) {
+  // 64 tiles of 64, by two CTAs each.
+  EXPECT_EQ(best(down(1, 4096, 14336)), "sp128x64k2");
   // 32 tiles: four CTAs a tile under stream-K.
-  EXPECT_EQ(best(down(1, 4096, 14336)), "sk64x128c1g16");
   EXPECT_EQ(best(down(128, 4096, 14336)), "sk128x128c1g16");
   EXPECT_EQ(best(down(256, 4096, 14336)), "sk128x128c1g16");
   EXPECT_EQ(best(down(384, 4096, 14336)), "pp128x128c1g16");
@@ -334,10 +348,19 @@ TEST(GemmConfig, GoldenChoicesOfDown) {
 TEST(GemmConfig, StreamKNeedsAPlaceForPartialSumsAndFewTokens) {
   GemmShape shape = down(64, 4096, 14336);
   shape.partials = false;
-  EXPECT_EQ(best(shape).substr(0, 2), "pp");
-  EXPECT_EQ(ranking(shape).size() + 4, cuda::sm90::gemm::tilings(GemmKind::kDown).size());
-  EXPECT_EQ(ranking(down(385, 4096, 14336)).size() + 4,
-            cuda::sm90::gemm::tilings(GemmKind::kDown).size());
+  const auto is_stream_k = [](const Tiling& t) { return t.is_stream_k(); };
+  EXPECT_TRUE(std::ranges::none_of(ranking(shape), is_stream_k));
+  EXPECT_TRUE(std::ranges::none_of(ranking(down(385, 4096, 14336)), is_stream_k));
+  EXPECT_EQ(std::ranges::count_if(ranking(down(384, 4096, 14336)), is_stream_k), 4);
+}
+
+// Few tiles: their parts of k are multiplied at once.
+TEST(GemmConfig, GoldenChoicesOfFewTiles) {
+  EXPECT_EQ(best(gate_up(76, 1488, 512)), "sp128x64k4");
+  EXPECT_EQ(best(gate_up(110, 1232, 1024)), "sp128x64k2");
+  EXPECT_EQ(best(gate_up(218, 6920, 584)), "sp128x128k4");
+  EXPECT_EQ(best(gate_up(128, 4096, 14336)), "co128x224c1g16");
+  EXPECT_EQ(best(gate_up(76, 120, 512)).substr(0, 2), "pp");  // two stages: nothing to split
 }
 
 TEST(GemmConfig, GoldenChoicesOfGateUpGrad) {
@@ -469,7 +492,7 @@ TEST(GemmLaunch, TakesOrderAndStepFromTheShape) {
 TEST(GemmConfig, OutBoxesFillTheTileAndASwizzleSpan) {
   for (const GemmKind kind : kKinds) {
     for (const Tiling& tiling : cuda::sm90::gemm::tilings(kind)) {
-      if (tiling.is_stream_k() && !tiling.swaps_ab()) continue;  // stores from registers
+      if (tiling.stores_rows()) continue;
       const cuda::sm90::gemm::Box box = cuda::sm90::gemm::out_box(tiling, kind);
       const int cols = kind == GemmKind::kGateUp ? tiling.tile_n / 2 : tiling.tile_n;
       EXPECT_EQ(cols % box.cols, 0) << name_of(tiling);
@@ -479,11 +502,14 @@ TEST(GemmConfig, OutBoxesFillTheTileAndASwizzleSpan) {
   }
 }
 
-TEST(GemmLaunch, StartsEarlyWhereItFillsTheSms) {
-  EXPECT_FALSE(cuda::sm90::gemm::starts_early(104, kSmCount));
-  EXPECT_FALSE(cuda::sm90::gemm::starts_early(123, kSmCount));
-  EXPECT_TRUE(cuda::sm90::gemm::starts_early(124, kSmCount));
-  EXPECT_TRUE(cuda::sm90::gemm::starts_early(kSmCount, kSmCount));
+TEST(GemmLaunch, StartsEarlyWithoutPairsOrWhereItFillsTheSms) {
+  const Tiling single{128, 1, Schedule::kPingpong, 16};
+  const Tiling pair{128, 2, Schedule::kPingpong, 8};
+  EXPECT_TRUE(cuda::sm90::gemm::starts_early(single, 8, kSmCount));
+  EXPECT_FALSE(cuda::sm90::gemm::starts_early(pair, 104, kSmCount));
+  EXPECT_FALSE(cuda::sm90::gemm::starts_early(pair, 123, kSmCount));
+  EXPECT_TRUE(cuda::sm90::gemm::starts_early(pair, 124, kSmCount));
+  EXPECT_TRUE(cuda::sm90::gemm::starts_early(pair, kSmCount, kSmCount));
 }
 
 }  // namespace

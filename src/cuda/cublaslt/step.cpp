@@ -39,10 +39,6 @@ constexpr double kNarrowL2MaxFlops = 3.7e12;
 constexpr std::int64_t kMaxGradTokens = 768;
 constexpr std::int64_t kMaxGradWidth = 2048;
 
-// Both estimates are off by a tenth or two: below this ratio of them cuBLASLt's gate_up was faster,
-// or as fast.
-constexpr double kEstimateMargin = 0.86;
-
 // Of gate_up's sums, which are scratch: beyond, they cost more than a better product saves, and
 // memory that users count on.
 constexpr std::int64_t kMostSumBytes = std::int64_t{256} << 20;
@@ -383,10 +379,8 @@ Reason cublaslt_yields(const Problem& p, const Problem& step, const Device& devi
   if (step.op == Op::kGateUp) {
     const double theirs = gate_up_us(step, device);
     const double own = sm90_gate_up_us(step, device);
-    if (theirs < kEstimateMargin * own) return {};
-    return refuse(
-        "gate_up: estimated at %.3g us, this library's own at %.3g, wanted below %.3g of it",
-        theirs, own, kEstimateMargin);
+    if (theirs < own) return {};
+    return refuse("gate_up: estimated at %.3g us, this library's own at %.3g", theirs, own);
   }
   if (p.op == Op::kMlpGrad || p.op == Op::kInputGrad || p.op == Op::kWeightGrad) {
     if (p.m <= kMaxGradTokens || p.d <= kMaxGradWidth) return {};

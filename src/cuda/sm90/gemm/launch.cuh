@@ -60,7 +60,7 @@ Status launch_config(const GemmLaunch& launch, GemmParams& p) noexcept {
   launched.grid = dim3(static_cast<unsigned>(ctas));
   launched.block = dim3(kThreads);
   launched.smem_bytes = Cfg::kSmemBytes;
-  launched.programmatic = starts_early(ctas, launch.sm_count);
+  launched.programmatic = starts_early(launch.tiling, ctas, launch.sm_count);
   launched.cluster = Cfg::kCluster;
   return cuda::launch<gemm<Cfg>>(launch.device, launched, launch.stream, p);
 }

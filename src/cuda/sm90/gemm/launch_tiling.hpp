@@ -24,7 +24,7 @@ template <GemmKind kKind, bool kStreamK, class Launch, std::size_t kIndex = 0>
 Status launch_tiling(const Tiling& tiling, const Launch& launch) noexcept {
   constexpr auto kAll = tilings(kKind);
   if constexpr (kIndex < kAll.size()) {
-    if constexpr (kAll[kIndex].is_stream_k() == kStreamK) {
+    if constexpr (kAll[kIndex].split == 1 && kAll[kIndex].is_stream_k() == kStreamK) {
       if (tiling == kAll[kIndex]) return launch.template operator()<kAll[kIndex]>();
     }
     return launch_tiling<kKind, kStreamK, Launch, kIndex + 1>(tiling, launch);

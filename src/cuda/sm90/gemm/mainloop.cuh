@@ -46,6 +46,8 @@ struct Smem {
   __device__ char* u(int slot) const { return g(slot) + Cfg::kPieceBytes; }
   __device__ std::uint64_t& inputs(int slot) const { return full(2 * Cfg::kStages + slot); }
   __device__ std::uint64_t& drained(int slot) const { return inputs(Cfg::kSlots + slot); }
+  // Of split K.
+  __device__ std::uint64_t& received() const { return full(2 * Cfg::kStages); }
 };
 
 __device__ __forceinline__ int warpgroup_index() {

@@ -35,6 +35,12 @@ struct GradRows {
   int accumulate;  // added to what is there
 };
 
+/// A row-major matrix of the kernel's element type, written from registers.
+struct OutputRows {
+  char* base;
+  long long row_bytes;
+};
+
 struct GemmParams {
   CUtensorMap x;       // [m, k]: x, h, dy or dg, box 64 x 128; weight grad: [k, m], box 64 x 64
   CUtensorMap x_tail;  // as x, box 64 x the rows of the last row tile, if it is not whole

@@ -6,6 +6,7 @@
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/host/workspace.hpp"
 #include "cuda/sm90/gemm/launch.hpp"
+#include "cuda/sm90/gemm/split_k/params.hpp"
 #include "cuda/sm90/gemm/stream_k/params.hpp"
 
 namespace sluice::cuda::sm90::gemm {
@@ -56,6 +57,13 @@ OutputRows rows_of(const Matrix& matrix) {
   return {static_cast<char*>(matrix.base), matrix.spec.layout.row_stride_bytes};
 }
 
+SplitKParams split_k_params(const GemmParams& gemm, const Matrix& out) {
+  SplitKParams params{};
+  params.gemm = gemm;
+  params.out = rows_of(out);
+  return params;
+}
+
 StreamKParams stream_k_params(const Step& step, const GemmParams& gemm, const Matrix& out) {
   StreamKParams params{};
   params.gemm = gemm;
@@ -103,7 +111,7 @@ Status encode_gate_up(const Step& step, const Tiling& tiling, GemmParams& params
   params.bias0 = step.pointer(Operand::kBGate);
   params.bias1 = step.pointer(Operand::kBUp);
   SLUICE_TRY(encode_input(at(step, Operand::kX), tiling, params.x, params.x_tail));
-  if (tiling.is_stream_k() && !tiling.swaps_ab()) return {};  // stores rows by themselves
+  if (tiling.stores_rows()) return {};
   const Box box = out_box(tiling, GemmKind::kGateUp);
   SLUICE_TRY(encode_boxes(at(step, Operand::kH), box, params.out));
   if (params.save == 0) return {};
@@ -119,6 +127,12 @@ Status gate_up(const Step& step, const Tiling& tiling) noexcept {
     streamed.g = rows_of(at(step, Operand::kG));
     streamed.u = rows_of(at(step, Operand::kU));
     return launch_stream_k(launch_of(step, tiling), GemmKind::kGateUp, streamed);
+  }
+  if (tiling.split > 1) {
+    SplitKParams split = split_k_params(params, at(step, Operand::kH));
+    split.g = rows_of(at(step, Operand::kG));
+    split.u = rows_of(at(step, Operand::kU));
+    return launch_split_k(launch_of(step, tiling), GemmKind::kGateUp, split);
   }
   return launch_gate_up(launch_of(step, tiling), params);
 }
@@ -139,6 +153,10 @@ Status down(const Step& step, const Tiling& tiling) noexcept {
   if (tiling.is_stream_k()) {
     StreamKParams streamed = stream_k_params(step, params, y);
     return launch_stream_k(launch_of(step, tiling), GemmKind::kDown, streamed);
+  }
+  if (tiling.split > 1) {
+    SplitKParams split = split_k_params(params, y);
+    return launch_split_k(launch_of(step, tiling), GemmKind::kDown, split);
   }
   SLUICE_TRY(encode_boxes(y, out_box(tiling, GemmKind::kDown), params.out));
   return launch_down(launch_of(step, tiling), params);

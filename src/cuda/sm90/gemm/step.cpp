@@ -146,8 +146,9 @@ std::string describe(const StepView& s) {
   char text[320];
   int size = std::snprintf(
       text, sizeof(text), "%lld x %lld tiles of %d rows by %d weight rows, clusters of %d, %s; ",
-      ll{rows}, ll{columns}, t.rows, t.tile_n, t.cluster,
-      t.swaps_ab()                                       ? "swap-AB"
+      ll{rows}, ll{columns}, t.rows, t.tile_n, t.cluster * t.split,
+      t.split > 1                                        ? "split K"
+      : t.swaps_ab()                                     ? "swap-AB"
       : t.schedule == sm90::gemm::Schedule::kPingpong    ? "pingpong"
       : t.schedule == sm90::gemm::Schedule::kCooperative ? "cooperative"
                                                          : "cooperative stages");
@@ -156,6 +157,9 @@ std::string describe(const StepView& s) {
     const sm90::gemm::StreamK k = sm90::gemm::stream_k_schedule(shape, t);
     std::snprintf(text + size, room, "stream-K: %d workers of %d or %d stages of 64 columns",
                   k.workers, k.each, k.each + (k.rest > 0 ? 1 : 0));
+  } else if (t.split > 1) {
+    std::snprintf(text + size, room, "%lld parts of k of %lld stages of 64 columns at most",
+                  ll{t.split}, ll{((shape.k + 63) / 64 + t.split - 1) / t.split});
   } else {
     const std::int64_t slots = std::max(1, s.device.sm_count / t.cluster);
     const std::int64_t tiles = (rows + t.cluster - 1) / t.cluster * columns;
@@ -180,12 +184,8 @@ const detail::Kernel kSm90Gemm = {
 };
 
 double sm90_gate_up_us(const Problem& gate_up, const Device& device) noexcept {
-  // cost() ranks by an H200's memory; of an H100 the weights take longer, in every tiling alike.
-  constexpr double kNarrowL2BytesAUs = 3.05e6;
   const GemmShape shape = shape_of(gate_up, device);
-  const double own = sm90::gemm::cost(shape, sm90::gemm::best_tiling(shape));
-  const double bytes = 2 * static_cast<double>(shape.n) * static_cast<double>(shape.k);
-  return shape.narrow_l2 ? std::max(own, bytes / kNarrowL2BytesAUs) : own;
+  return sm90::gemm::gate_up_us(shape, sm90::gemm::best_tiling(shape));
 }
 
 }  // namespace sluice::cuda

@@ -90,6 +90,12 @@ constexpr double kSwapABTensor = 1.1;
 constexpr double kWaveUs = 4.0;
 constexpr double kStreamKUs = 9.0;
 constexpr double kPartialUs = 1.0e-4;
+// Of split K, fitted to 86 launches on an H100 (the log of gate_up): a launch, an element of a
+// stage where all SMs are busy, the same of split lines, and the exchange of 128 weight rows.
+constexpr double kSplitKUs = 2.9;
+constexpr double kSplitKPs = 32.8;
+constexpr double kSplitKLines = 1.23;
+constexpr double kExchangeUs = 3.0;
 // Of gate_up's last epilogue under pingpong, beside which nothing multiplies, for each weight row
 // of a tile; with a single row tile it is within what the memory takes.
 constexpr double kOpenEpilogueUs = 0.013;
@@ -155,10 +161,37 @@ double waves_ps(const GemmShape& shape, const Tiling& t, const ColumnCut& cut) {
          static_cast<double>(tail) * tile_ps(shape, t, kColumnBox);
 }
 
+// What the memory takes for x and the weights: an H100's gives 3.0 TB/s, an H200's 4.6.
+double memory_us(const GemmShape& shape) {
+  const double bytes = 2 * static_cast<double>(shape.n + shape.m) * static_cast<double>(shape.k);
+  return bytes * (shape.narrow_l2 ? 0.333e-6 : 0.217e-6);
+}
+
+// Parts of k are for tiles that leave SMs idle, and have some stages each. Clusters of more than a
+// pair do not fill Hopper: 30 of 4 and 15 of 8 CTAs run at once on 132 SMs.
+bool split_k_serves(const GemmShape& shape, const Tiling& t) {
+  if (t.split == 1) return true;
+  const int ctas = t.split == 2 ? shape.sm_count : shape.sm_count * 10 / 11;
+  return tiles_of(shape, t) * t.split <= ctas &&
+         ceil_div(shape.k, kTileK) >= std::int64_t{2} * t.split;
+}
+
 bool stream_k_serves(const GemmShape& shape, const Tiling& t) {
   if (t.swaps_ab() && shape.m > t.rows) return false;  // one tile of tokens
   return shape.partials && shape.m <= kStreamKMaxTokens &&
          tiles_of(shape, t) * ceil_div(shape.k, kTileK) < kMaxUnits;
+}
+
+// One wave: a part of k each, behind it the exchange.
+double split_k_cost(const GemmShape& shape, const Tiling& t) {
+  const auto rows = static_cast<double>(std::min<std::int64_t>(shape.m, t.rows));
+  const auto ctas = static_cast<double>(tiles_of(shape, t) * t.split);
+  const auto part = static_cast<double>(ceil_div(ceil_div(shape.k, kTileK), t.split) * kTileK);
+  const double lines = shape.splits_x || shape.splits_w ? kSplitKLines : 1;
+  const double stage = (rows + t.tile_n) * kSplitKPs * lines * std::sqrt(ctas / shape.sm_count);
+  const double multiply = std::max(t.tile_n * kTensorPs, stage) * part * 1e-6;
+  const double exchange = kExchangeUs * t.tile_n / 128 * (t.split - 1) / t.split;
+  return kSplitKUs + std::max(multiply * small_copies(shape, t), memory_us(shape)) + exchange;
 }
 
 }  // namespace
@@ -170,6 +203,7 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   const double column_us = static_cast<double>(shape.k) * 1e-6;  // times picoseconds
   // Every weight crosses the memory bus once.
   const double memory = static_cast<double>(shape.n) / std::max(1, shape.sm_count) * kMemoryPs;
+  if (t.split > 1) return split_k_cost(shape, t);
   if (!t.is_stream_k()) {
     const bool open =
         shape.kind == GemmKind::kGateUp && row_tiles > 1 && t.schedule == Schedule::kPingpong;
@@ -202,6 +236,35 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   const double unit = std::max(multiply, stage) * small_copies(shape, t);
   return std::max(share * unit, reads * memory) * column_us + kStreamKUs +
          fix_up * pieces * t.cluster * static_cast<double>(tile_sums(t)) * kPartialUs;
+}
+
+double gate_up_us(const GemmShape& shape, const Tiling& t) noexcept {
+  if (shape.m == 0 || t.split > 1 || t.is_stream_k()) return cost(shape, t);
+  // Picoseconds of an element where all SMs read; microseconds of a tile's start, of the epilogue
+  // of 128 weight rows, and of a launch that waits for memory.
+  constexpr double kElementPs = 22.8;
+  constexpr double kStartUs = 0.9;
+  constexpr double kEpilogueUs = 1.2;
+  constexpr double kMemoryUs = 10.2;
+  const std::int64_t tiles = tiles_of(shape, t);
+  const auto waves = static_cast<double>(ceil_div(tiles, clusters(shape, t)));
+  const double busy =
+      std::min(1.0, static_cast<double>(tiles * t.cluster) / std::max(1, shape.sm_count));
+  const std::int64_t row_tiles = ceil_div(ceil_div(shape.m, t.rows), t.cluster) * t.cluster;
+  const double elements = (static_cast<double>(shape.m) / static_cast<double>(row_tiles) +
+                           static_cast<double>(t.tile_n) / t.cluster) *
+                          (shape.splits_x || shape.splits_w ? kSplitWave : 1);
+  const double ps = std::max(t.tile_n * kTensorPs, elements * kElementPs * std::pow(busy, 0.36));
+  const auto k = static_cast<double>(ceil_div(shape.k, kTileK) * kTileK);
+  const double tile = ps * small_copies(shape, t) * k * 1e-6 + kStartUs;
+  const double epilogue = kEpilogueUs * t.tile_n / 128;
+  // Pingpong: an epilogue runs beside the next tile, if that takes as long.
+  const double multiply =
+      t.schedule == Schedule::kPingpong
+          ? std::max(waves * tile + epilogue, std::ceil(waves / 2) * (tile + epilogue))
+          : waves * (tile + epilogue / 2);
+  const double memory = kMemoryUs + memory_us(shape);
+  return std::pow(std::pow(multiply, 4) + std::pow(memory, 4), 0.25);  // neither hides the other
 }
 
 ColumnCut column_cut(const GemmShape& shape, const Tiling& t) noexcept {
@@ -257,6 +320,7 @@ std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
   std::size_t count = 0;
   for (std::size_t i = 0; i < source.size(); ++i) {
     if (source[i].is_stream_k() && !stream_k_serves(shape, source[i])) continue;
+    if (!split_k_serves(shape, source[i])) continue;
     std::size_t at = count++;
     while (at > 0 && cost(shape, source[i]) < cost(shape, source[order[at - 1]])) {
       order[at] = order[at - 1];
@@ -299,6 +363,9 @@ void name_tiling(const Tiling& t, std::span<char> out) noexcept {
     case Schedule::kStreamKSwapAB:
       schedule = "sw";
       break;
+    case Schedule::kSplitK:
+      std::snprintf(out.data(), out.size(), "sp%dx%dk%d", t.rows, t.tile_n, t.split);
+      return;
   }
   std::snprintf(out.data(), out.size(), "%s%dx%dc%dg%d", schedule, t.rows, t.tile_n, t.cluster,
                 t.group);

@@ -26,6 +26,9 @@ enum class GemmKind : std::uint8_t {
   kWeightGrad = 4,  ///< a weight's gradient: both sides with their columns as rows, k are tokens
 };
 
+/// CTAs of a cluster that every device of this architecture runs: parts of k at most.
+inline constexpr int kMaxSplit = 8;
+
 /// How CTAs divide the output, and consumers a tile.
 enum class Schedule : std::uint8_t {
   kCooperative,  ///< whole tiles in waves; both consumers share a tile
@@ -34,6 +37,7 @@ enum class Schedule : std::uint8_t {
   /// Stream-K where x and the weights change places in the WGMMA. Weight rows are its rows, tokens
   /// its columns, which come in eights where rows come in 64.
   kStreamKSwapAB,
+  kSplitK,  ///< few tiles: the CTAs of a cluster have a part of k of one each, split_k/kernel.cuh
 };
 
 /// A kernel instantiation and how it walks the output.
@@ -43,12 +47,17 @@ struct Tiling {
   Schedule schedule = Schedule::kPingpong;
   int group = 8;      ///< row tiles that are walked together, for L2
   int rows = kTileM;  ///< rows of x a CTA
+  int split = 1;      ///< CTAs that share a tile, with a part of k each; kSplitK
 
   [[nodiscard]] constexpr bool is_stream_k() const noexcept {
     return schedule == Schedule::kStreamK || swaps_ab();
   }
   [[nodiscard]] constexpr bool swaps_ab() const noexcept {
     return schedule == Schedule::kStreamKSwapAB;
+  }
+  /// Whether outputs leave from registers, 32 weight rows at a time, and not by a tensor map.
+  [[nodiscard]] constexpr bool stores_rows() const noexcept {
+    return schedule == Schedule::kStreamK || schedule == Schedule::kSplitK;
   }
   friend constexpr bool operator==(const Tiling&, const Tiling&) = default;
 };
@@ -67,12 +76,28 @@ inline constexpr Tiling kGateUpTilings[] = {
     {224, 1, Schedule::kStreamK, 16, 192},
     {224, 1, Schedule::kStreamKSwapAB, 16, 144},
     {224, 1, Schedule::kStreamKSwapAB, 16, 160},
+    {64, 1, Schedule::kSplitK, 16, kTileM, 2},
+    {64, 1, Schedule::kSplitK, 16, kTileM, 4},
+    {64, 1, Schedule::kSplitK, 16, kTileM, kMaxSplit},
+    {128, 1, Schedule::kSplitK, 16, kTileM, 2},
+    {128, 1, Schedule::kSplitK, 16, kTileM, 4},
+    {128, 1, Schedule::kSplitK, 16, kTileM, kMaxSplit},
 };
 inline constexpr Tiling kDownTilings[] = {
-    {192, 2, Schedule::kPingpong, 8},      {128, 2, Schedule::kPingpong, 8},
-    {192, 1, Schedule::kPingpong, 16},     {128, 1, Schedule::kPingpong, 16},
-    {128, 1, Schedule::kStreamK, 16, 64},  {128, 1, Schedule::kStreamK, 16, 128},
-    {192, 1, Schedule::kStreamK, 16, 192}, {256, 2, Schedule::kStreamK, 8, 128},
+    {192, 2, Schedule::kPingpong, 8},
+    {128, 2, Schedule::kPingpong, 8},
+    {192, 1, Schedule::kPingpong, 16},
+    {128, 1, Schedule::kPingpong, 16},
+    {128, 1, Schedule::kStreamK, 16, 64},
+    {128, 1, Schedule::kStreamK, 16, 128},
+    {192, 1, Schedule::kStreamK, 16, 192},
+    {256, 2, Schedule::kStreamK, 8, 128},
+    {64, 1, Schedule::kSplitK, 16, kTileM, 2},
+    {64, 1, Schedule::kSplitK, 16, kTileM, 4},
+    {64, 1, Schedule::kSplitK, 16, kTileM, kMaxSplit},
+    {128, 1, Schedule::kSplitK, 16, kTileM, 2},
+    {128, 1, Schedule::kSplitK, 16, kTileM, 4},
+    {128, 1, Schedule::kSplitK, 16, kTileM, kMaxSplit},
 };
 /// Its long epilogue has to run beside the other consumer's product: no cooperative tiles. Each
 /// twice in each type, for plain silu and for every other gate.
@@ -136,6 +161,10 @@ struct GemmShape {
 /// memory and L2 take, and the fix-up of cut tiles. docs/kernels/gate_up.md.
 [[nodiscard]] double cost(const GemmShape& shape, const Tiling& tiling) noexcept;
 
+/// As cost() for one tiling of gate_up, fitted to times of unlike tilings and shapes: it says how
+/// long a launch takes (12 % off at two shapes of three), where cost() says which is the fastest.
+[[nodiscard]] double gate_up_us(const GemmShape& shape, const Tiling& tiling) noexcept;
+
 /// The columns of an output: tiles of tile_n, then the rest in tiles of kColumnBox.
 struct ColumnCut {
   int whole;  ///< tile columns
@@ -177,7 +206,7 @@ inline constexpr int kStreamKMaxTokens = 384;
 /// group of each.
 [[nodiscard]] constexpr int longest_run(const Tiling& tiling) noexcept {
   if (tiling.swaps_ab()) return 1;
-  return tiling.is_stream_k() || tiling.tile_n % 64 != 0 ? 2 : 4;
+  return tiling.stores_rows() || tiling.tile_n % 64 != 0 ? 2 : 4;
 }
 
 /// Swapped, the tokens of a turn of the epilogue.
@@ -208,7 +237,8 @@ struct Box {
 [[nodiscard]] Box out_box(const Tiling& tiling, GemmKind kind) noexcept;
 
 /// "pp128x192c2g8": schedule (pp: pingpong, co: cooperative, sk: stream-K, sw: stream-K with
-/// swap-AB), rows x weight rows, cluster, raster group.
+/// swap-AB), rows x weight rows, cluster, raster group; "sp128x64k8": split K, in so many
+/// parts.
 void name_tiling(const Tiling& tiling, std::span<char> out) noexcept;
 
 }  // namespace sluice::cuda::sm90::gemm

@@ -25,8 +25,8 @@
 
 #include "cuda/ptx/grid_dependency.cuh"
 #include "cuda/ptx/ordered.cuh"
-#include "cuda/sm90/gemm/epilogue.cuh"
 #include "cuda/sm90/gemm/mainloop.cuh"
+#include "cuda/sm90/gemm/row_epilogue.cuh"
 #include "cuda/sm90/gemm/stream_k/params.hpp"
 
 namespace sluice::cuda::sm90::gemm {
@@ -41,19 +41,6 @@ concept StreamKConfig = requires {
   requires !Cfg::kSwapAB || (Cfg::kConsumers * 128 - Cfg::kTileN) * kTileK * 2 <= Cfg::kABytes;
   requires Cfg::kSums % Cfg::kPassSums == 0;
   requires Cfg::kSmemBytes <= kMaxSmemBytes;
-};
-
-// The epilogue goes by turns of 32 weight rows, or of kPassSums * 2 tokens, all by one body: a CTA
-// comes to it once or twice a launch, and instructions that other kernels have pushed out of the
-// caches cost more than moving the sums to the front (docs/kernels/gate_up.md).
-template <class Cfg>
-inline constexpr int kAlternates = Cfg::kSums / Cfg::kPassSums;
-
-// A turn of weight rows as a tile of its own.
-template <class Cfg>
-struct Turn : Cfg {
-  static constexpr int kTileN = 2 * Cfg::kPassSums;
-  static constexpr int kOutCols = Cfg::kOutCols / kAlternates<Cfg>;
 };
 
 // A position in the line of units.
@@ -228,50 +215,6 @@ __device__ __forceinline__ void add_pieces(const StreamKParams& p, const Pieces&
   }
 #pragma unroll
   for (int i = 0; i < Cfg::kPassSums; ++i) sums[i] = total[i];
-}
-
-// Writes a warp's 16 rows of the output from row `row0`; values as for store_rows().
-template <class Cfg, class Values>
-__device__ __forceinline__ void write_rows(const StreamKParams& p, const OutputRows& out, Tile tile,
-                                           int row0, const Values& values) {
-  const int lane = threadIdx.x % 32;
-  const int col0 = tile.n * Cfg::kOutCols + lane % 4 * 2;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int row = row0 + 8 * i + lane / 4;
-    if (row >= p.gemm.m) continue;
-    auto* line = reinterpret_cast<std::uint32_t*>(out.base + row * out.row_bytes + col0 * 2LL);
-#pragma unroll
-    for (int c = 0; c < Cfg::kOutCols / 8; ++c) {
-      if (col0 + 8 * c < p.gemm.n) line[4 * c] = pack<typename Cfg::Element>(values(c, i));
-    }
-  }
-}
-
-// From sums to outputs: a warp's 16 rows from row `row0`, the columns of one turn.
-template <class Cfg>
-__device__ __forceinline__ void finish_pass(const StreamKParams& p, Tile tile, int row0,
-                                            float (&d)[Cfg::kTileN / 2]) {
-  const GemmParams& gemm = p.gemm;
-  if constexpr (Cfg::kKind == GemmKind::kGateUp) {
-    add_biases<Cfg>(gemm, tile, d);
-    const PairOrder order = pair_order(gemm);
-    tile::with_epilogue_gate(gemm.gate, [&](const Gate& gate) {
-      write_rows<Cfg>(p, p.out, tile, row0,
-                      [&](int c, int i) { return gated_pair<Cfg>(order, gate, d, c, i); });
-    });
-    if (gemm.save == 0) return;
-    write_rows<Cfg>(p, p.g, tile, row0,
-                    [&](int c, int i) { return half_pair<Cfg>(order, false, d, c, i); });
-    write_rows<Cfg>(p, p.u, tile, row0,
-                    [&](int c, int i) { return half_pair<Cfg>(order, true, d, c, i); });
-  } else {
-    const int lane = threadIdx.x % 32;
-    const int col0 = tile.n * Cfg::kOutCols + lane % 4 * 2;
-    write_rows<Cfg>(p, p.out, tile, row0, [&](int c, int i) {
-      return plain_pair<Cfg>(gemm, d, c, i, row0 + 8 * i + lane / 4, col0 + 8 * c);
-    });
-  }
 }
 
 // Swapped, a warp's output leaves by TMA, a turn of tokens by 16 columns a box, from two boxes of

@@ -7,12 +7,6 @@
 
 namespace sluice::cuda::sm90::gemm {
 
-/// A row-major matrix of the kernel's element type.
-struct OutputRows {
-  char* base;
-  long long row_bytes;
-};
-
 struct StreamKParams {
   GemmParams gemm;   // x with boxes of the tiling's rows; its output maps are used if swapped
   StreamK schedule;  // set by the launch
