@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sluice on a GPU beside Liger, QuACK and torch.compile, in one process, in turn.
+"""Sluice on a GPU beside Liger, Unsloth, QuACK and torch.compile, in one process, in turn.
 
     SLUICE_LIBRARY_DIR=build/cuda/lib PYTHONPATH=python/src \\
         python bench/gpu_rivals.py build/cuda CASE... --json bench/results/h200/rivals.json
 
-CASE is MxDxH:OP with OP one of gate_mul, gate_mul_grad, gate_up, gate_up_grad, mlp_train (forward,
-then backward), and further words: fp16, fp32, recompute, concat (of mlp_train's weights), torch
+CASE is MxDxH:OP with OP one of gate_mul, gate_mul_grad, gate_mul_full and mlp_train (forward, then
+backward), gate_up, gate_up_grad, and further words: fp16, fp32, recompute, concat (of mlp_train's weights), torch
 (mlp_train of Sluice by sluice.ops.mlp, where its Torch operators are built),
 silu(gate_multiplier=1.3), variant=NAME (of Sluice, forced). `--file FILE` adds the cases of a list in bench/problems that this program knows. Needs
-torch 2.11; of liger-kernel 0.8.5 and quack-kernels 0.6.5 what is installed is timed.
+torch 2.11; of liger-kernel 0.8.5, quack-kernels 0.6.5 and unsloth 2026.10.9 (one module of it) what is
+installed is timed.
 
 Sluice is called through its C ABI on the tensors' own memory. Every candidate is checked against fp64
 on sampled rows, then captured in a CUDA graph of several runs over rotating buffers; the graphs are
@@ -29,13 +30,16 @@ from typing import Any
 
 import torch
 from rivals.case import Case, parse
-from rivals.elementwise import gate_mul, gate_mul_grad
+from rivals.elementwise import gate_mul, gate_mul_full, gate_mul_grad
 from rivals.products import gate_up, gate_up_grad
-from rivals.timing import check, measure, rows_of
+from rivals.timing import ROUNDS, check, measure, rows_of
 from rivals.training import mlp_train
 from sluice import results
 
-OPERATORS = {f.__name__: f for f in (gate_mul, gate_mul_grad, gate_up, gate_up_grad, mlp_train)}
+OPERATORS = {
+    f.__name__: f
+    for f in (gate_mul, gate_mul_full, gate_mul_grad, gate_up, gate_up_grad, mlp_train)
+}
 
 
 def ceilings(build: Path, device: str) -> dict[str, Any]:
@@ -83,6 +87,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="run each candidate once, time nothing")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--seconds", type=float, default=0.1, help="of sampling, for each candidate")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="at least, of each candidate")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds; then no further case begins")
     args = parser.parse_intermixed_args()
     started = time.monotonic()
@@ -99,7 +104,7 @@ def main() -> None:
         errors = check(case, setup)
         if args.check:
             continue
-        rows += (got := rows_of(case, setup, errors, measure(case, setup, args.seconds), meta))
+        rows += (got := rows_of(case, setup, errors, measure(case, setup, args.seconds, args.rounds), meta))
         show(case, got)
         if args.json:
             save(args.json, meta, rows)

@@ -7,12 +7,13 @@ memory each takes.
 
 numerics: square problems, M = D = H, everything Kaiming-uniform in bf16 as ``nn.Linear`` starts, the table of
 the Fused SwiGLU study (github.com/bit-ml/Fused-SwiGLU). A draw gives three numbers of d = h - h_eager over
-all elements: max |d|, mean |d| and mean |d| / mean |h_eager|; the file holds their means over the draws and the
-last one's standard deviation. ``rel_err`` and ``baseline_rel_err`` are of h and h_eager against fp64,
+all elements: max |d|, mean |d| and mean |d| / mean |h_eager|; the file holds their means and standard
+deviations over the draws. ``rel_err`` and ``baseline_rel_err`` are of h and h_eager against fp64,
 sum |got - exact| / sum |exact| over sampled rows of every draw.
 
-memory: bytes beyond x and the weights at Torch's peak, h included, for the Llamas of 8, 70 and 405 billion
-parameters at 1k to 64k tokens.
+memory: bytes beyond x and the weights at Torch's peak, h included, also of two GEMMs with Unsloth's kernel in
+place, for the Llamas of 8, 70 and 405 billion parameters at 1k to 64k tokens. ``layer_ratio`` adds the study's
+five [M, D] of a layer to both: queries, keys, values and two outputs.
 
 The file is written anew after every line, so that an interrupted run keeps what it has. Runs without a GPU,
 where memory is not counted, to be tried on small sizes."""
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rivals.elementwise import unsloth, unsloth_gate
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_gpu import meta, row
@@ -48,6 +50,7 @@ LLAMAS = {
     "llama-3.1-8b": (4096, 14336), "llama-3.1-70b": (8192, 28672), "llama-3.1-405b": (16384, 53248),
 }  # fmt: skip
 MEMORY_SAMPLES = 3
+TOKENS = [*(1024 << i for i in range(6)), 49152, 65536]
 
 
 def eager(x: Tensor, w_gate: Tensor, w_up: Tensor) -> Tensor:
@@ -118,7 +121,8 @@ def square(n: int, draws: int) -> dict[str, Any]:
     return row(
         "gate_up", "fwd", n, n, n, *map(list, zip(*warm)), "torch_eager", device=DEVICE,
         rel_err=statistics.mean(ours), baseline_rel_err=statistics.mean(theirs), draws=draws,
-        max_diff=statistics.mean(largest), mean_diff=statistics.mean(mean),
+        max_diff=statistics.mean(largest), max_diff_sd=statistics.pstdev(largest),
+        mean_diff=statistics.mean(mean), mean_diff_sd=statistics.pstdev(mean),
         rel_diff=statistics.mean(relative), rel_diff_sd=statistics.pstdev(relative),
         study_rel_diff=STUDY.get(n),
     )  # fmt: skip
@@ -150,30 +154,49 @@ def peak(function: Callable[[], Tensor]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
+def baselines(x: Tensor, w_gate: Tensor, w_up: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """PyTorch eager, and two GEMMs with Unsloth's kernel over g where that is installed."""
+    calls: dict[str, Callable[[], Tensor]] = {"torch_eager": lambda: eager(x, w_gate, w_up)}
+    if DEVICE == "cuda" and (kernels := unsloth()):
+
+        def in_place() -> Tensor:
+            g, u = functional.linear(x, w_gate), functional.linear(x, w_up)
+            unsloth_gate(kernels, g, u, g)
+            return g
+
+        calls["torch_mm+unsloth_in_place"] = in_place
+    return calls
+
+
 def memory(models: list[str], tokens: list[int]) -> Iterator[dict[str, Any]]:
     for model in models:
         d, h = LLAMAS[model]
         w_gate, w_up = (kaiming(h, d) for _ in range(2))
         for m in tokens:
             x = torch.randn(m, d, dtype=torch.bfloat16, device=DEVICE)
-            calls = [lambda: ops.gate_up(x, w_gate, w_up), lambda: eager(x, w_gate, w_up)]
-            calls[0]()  # makes the workspace that stays, if there is one
-            fused, unfused = map(peak, calls)
-            times: list[list[float]] = [[], []]
+            # The first call makes the workspace that stays, if there is one.
+            calls = {"sluice": lambda: ops.gate_up(x, w_gate, w_up), **baselines(x, w_gate, w_up)}
+            calls["sluice"]()
+            peaks = {name: peak(call) for name, call in calls.items()}
+            times: dict[str, list[float]] = {name: [] for name in calls}
             for _ in range(MEMORY_SAMPLES):
-                for call, samples in zip(calls, times):
-                    samples.append(timed(call)[1])
-            line = row(
-                "gate_up", "fwd", m, d, h, *times, "torch_eager", device=DEVICE, model=model,
-                extra_bytes=fused, baseline_extra_bytes=unfused,
-                peak_bytes=fused + (x.numel() + w_gate.numel() + w_up.numel()) * 2,
-            )  # fmt: skip
-            print(
-                f"{model:16} M {m:6}  fused {fused / 2**20:9.1f} MiB, eager {unfused / 2**20:9.1f}, "
-                f"h {m * h / 2**19:9.1f}  {line['us']:.0f} us, eager {line['baseline_us']:.0f}",
-                flush=True,
-            )
-            yield line
+                for name, call in calls.items():
+                    times[name].append(timed(call)[1])
+            fused = peaks["sluice"]
+            attention = 5 * x.numel() * x.element_size()
+            for name in list(calls)[1:]:
+                line = row(
+                    "gate_up", "fwd", m, d, h, times["sluice"], times[name], name, device=DEVICE,
+                    model=model, extra_bytes=fused, baseline_extra_bytes=peaks[name],
+                    layer_ratio=(attention + fused) / (attention + peaks[name]),
+                    peak_bytes=fused + (x.numel() + w_gate.numel() + w_up.numel()) * 2,
+                )  # fmt: skip
+                print(
+                    f"{model:16} M {m:6}  fused {fused / 2**20:9.1f} MiB, {name} {peaks[name] / 2**20:9.1f}, "
+                    f"h {m * h / 2**19:9.1f}  {line['us']:.0f} us, {name} {line['baseline_us']:.0f}",
+                    flush=True,
+                )
+                yield line
             del x, calls
 
 
@@ -186,7 +209,7 @@ def main() -> int:
     parser.add_argument("--draws", type=int, default=100, help=f"up to {MANY_DRAWS_UP_TO}")
     parser.add_argument("--few-draws", type=int, default=3, help="above")
     parser.add_argument("--models", nargs="+", default=list(LLAMAS), choices=LLAMAS)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1024 << i for i in range(7)])
+    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS)
     arguments = parser.parse_args()
     if arguments.what == "numerics":
         lines = numerics(arguments.sizes, arguments.draws, arguments.few_draws)

@@ -15,8 +15,9 @@ class Operator:
     """One operator, planned; `bind` gives a run on tensors."""
 
     def __init__(
-        self, op: str, case: Case, row_strides: dict[str, int] | None = None, **flags: bool
-    ) -> None:
+        self, op: str, case: Case, row_strides: dict[str, int] | None = None,
+        config: str | None = None, **flags: bool,
+    ) -> None:  # fmt: skip
         """`row_strides`: bytes from row to row where they are not dense, by member of ``sluice_layouts``."""
         self.lib, self.error, self.plan = capi.library(), capi.CError(), capi.CPlan()
         self.cuda = case.device == "cuda"
@@ -24,7 +25,7 @@ class Operator:
         for name, stride in (row_strides or {}).items():
             getattr(problem.layout, name).row_stride_bytes = stride
         device = capi._device("cuda:0" if self.cuda else "cpu")
-        plan, options = byref(self.plan), capi._options(case.variant, None, 0)
+        plan, options = byref(self.plan), capi._options(case.variant, config, 0)
         self.check(
             self.lib.sluice_plan_init(
                 plan, byref(problem), byref(device), byref(options), byref(self.error)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gate_up and gate_up_grad beside QuACK's GEMMs with the gate in their epilogue."""
+"""gate_up and gate_up_grad beside QuACK's GEMMs with the gate in their epilogue; gate_up beside two
+GEMMs and Unsloth's or Liger's kernel, and torch.compile, too."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import sys
 from typing import Any
 
 import torch
-from rivals.case import Candidate, Case, Run, Setup, gate64, sampled
+from rivals.case import Candidate, Case, Run, Setup, Tensors, gate64, sampled
+from rivals.elementwise import liger, unsloth, unsloth_gate
 from rivals.native import Operator
 
 
@@ -40,6 +42,51 @@ def runs_here(run: Run, name: str) -> bool:
     return True
 
 
+@torch.compile(dynamic=True)
+def compiled_gate_up(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.silu(x @ w_gate.t()) * (x @ w_up.t())
+
+
+def two_gemms(
+    case: Case, x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, out: torch.Tensor
+) -> list[Candidate]:
+    """torch.mm of gate and of up, then a kernel of others: Unsloth's, also over g, and Liger's row walk.
+    `extra_bytes` are g and u, less h where it takes g's place."""
+    g, u = torch.empty_like(out), torch.empty_like(out)
+    size = g.numel() * g.element_size()
+
+    def gemms() -> None:
+        torch.mm(x, w_gate.t(), out=g)
+        torch.mm(x, w_up.t(), out=u)
+
+    candidates = []
+    if kernels := unsloth():
+        for name, h, extra in (("torch_mm+unsloth", out, 2 * size), ("torch_mm+unsloth_in_place", g, size)):
+
+            def run(h: torch.Tensor = h) -> None:
+                gemms()
+                unsloth_gate(kernels, g, u, h)
+
+            candidates.append(Candidate(name, [run], lambda h=h: {"h": h}, extra_bytes=extra))
+    if swiglu := liger():
+        block, warps = swiglu.calculate_settings(case.h)
+
+        def rows() -> None:
+            gemms()
+            swiglu._swiglu_forward_kernel[(case.m,)](
+                g, u, out, case.h, 1.0, n_cols=case.h, BLOCK_SIZE=block, num_warps=warps
+            )
+
+        candidates.append(Candidate("torch_mm+liger", [rows], lambda: {"h": out}, extra_bytes=2 * size))
+    outputs: Tensors = {}
+
+    def compiled() -> None:
+        outputs["h"] = compiled_gate_up(x, w_gate, w_up)
+
+    candidates.append(Candidate("torch_compile", [compiled], lambda: outputs))
+    return [c for c in candidates if runs_here(c.runs[0], c.name)]
+
+
 def gate_up(case: Case) -> Setup:
     """QuACK takes the weights as [gate; up] and with their rows in turn; the best of all counts."""
     m, d, h = case.m, case.d, case.h
@@ -48,6 +95,7 @@ def gate_up(case: Case) -> Setup:
     out, theirs = case.empty(m, h), case.empty(m, h)
     own = Operator("gate_up", case)
     candidates = [own.candidate([own.bind(x=x, w_gate=w_gate, w_up=w_up, h=out)], {"h": out})]
+    candidates += two_gemms(case, x, w_gate, w_up, theirs)
     if found := quack():
         gemms, configs = found
         stacked = torch.cat([w_gate, w_up])

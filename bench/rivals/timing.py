@@ -83,10 +83,13 @@ def screened(candidates: list[Candidate], replays: dict[int, Run], cuda: bool) -
     return {i: replay for i, replay in replays.items() if ranks[i] < FINALISTS}
 
 
-def measure(case: Case, setup: Setup, seconds: float) -> dict[int, list[float]]:
+def measure(
+    case: Case, setup: Setup, seconds: float, rounds: int = ROUNDS
+) -> dict[int, list[float]]:
     """Microseconds a run, for each candidate, in turn, the order rotated every round. Of a shape
     without rotated copies a pass is long enough for its weights to leave the cache."""
-    cuda = case.device == "cuda"
+    if cuda := case.device == "cuda":
+        torch.cuda.empty_cache()  # nothing is given back during a capture
     floor = max(setup.bytes / 4e12, setup.flops / 7e14)
     copies = max(len(c.runs) for c in setup.candidates)
     runs = max(copies, min(64, math.ceil(1e-3 / floor))) if cuda else copies
@@ -106,7 +109,7 @@ def measure(case: Case, setup: Setup, seconds: float) -> dict[int, list[float]]:
         replays = screened(setup.candidates, replays, cuda)
     samples: dict[int, list[float]] = {i: [] for i in replays}
     order, spent, turn = list(replays), 0.0, -WARM_UP_ROUNDS
-    while turn < ROUNDS or spent < seconds * 1e6 * len(order):
+    while turn < rounds or spent < seconds * 1e6 * len(order):
         for k in range(len(order)):
             i = order[(k + turn) % len(order)]
             us = microseconds(replays[i], cuda)
@@ -137,8 +140,8 @@ def rows_of(
     for name, i in best.items():
         rival = setup.candidates[i]
         rows.append({
-            "op": case.op,
-            "pass": "full" if case.op == "mlp_train" else "bwd" if case.op.endswith("grad") else "fwd",
+            "op": case.op.removesuffix("_full"),
+            "pass": "full" if case.op in ("mlp_train", "gate_mul_full") else "bwd" if case.op.endswith("grad") else "fwd",
             "model": None, "m": case.m, "d": case.d, "h": case.h, "dtype": case.dtype,
             "gate": "silu" if case.gate_multiplier == 1 else f"silu(gate_multiplier={case.gate_multiplier})",
             "layout": "concat" if case.concat else "separate", "variant": own.variant, "config": own.config, "us": us,

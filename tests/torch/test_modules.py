@@ -128,6 +128,22 @@ class Patch(unittest.TestCase):
         for (name, expected), got in zip(models[0].named_parameters(), models[1].parameters()):
             torch.testing.assert_close(got.grad, expected.grad, msg=lambda m: f"{name}: {m}")
 
+    def test_a_patched_model_converges_as_eager_does(self) -> None:
+        models = [randomise(small_model()).train() for _ in range(2)]
+        sluice.patch(models[1])
+        curves = []
+        for model in models:
+            optimizer, curve = torch.optim.AdamW(model.parameters(), lr=3e-3), []
+            for _ in range(40):
+                optimizer.zero_grad()
+                loss = model(TOKENS, labels=TOKENS).loss
+                loss.backward()
+                optimizer.step()
+                curve.append(loss.detach())
+            curves.append(torch.stack(curve))
+        self.assertLess(curves[0][-1].item(), 0.1 * curves[0][0].item())
+        torch.testing.assert_close(curves[1], curves[0], rtol=1e-3, atol=1e-4)
+
     def left(self, change: Callable[[nn.Module], object], expected: str) -> None:
         """``change`` makes the first MLP ineligible: it is left with the reason, the other not;
         and when it comes after patching, the module computes as before."""

@@ -90,10 +90,13 @@ FIELDS = {
     ),
     "draws": _number_field("draws", "draws", formats.count, min),
     "max_diff": _number_field("max diff", "max_diff", formats.significant, max),
+    "max_diff_sd": _number_field("its sd", "max_diff_sd", formats.significant, max),
     "mean_diff": _number_field("mean diff", "mean_diff", formats.significant, max),
+    "mean_diff_sd": _number_field("its sd", "mean_diff_sd", formats.significant, max),
     "rel_diff": _number_field("relative diff", "rel_diff", formats.significant, max),
     "rel_diff_sd": _number_field("its sd", "rel_diff_sd", formats.significant, max),
     "study_rel_diff": _number_field("the study's", "study_rel_diff", formats.significant, max),
+    "layer_ratio": _number_field("of the layer's bytes", "layer_ratio", formats.percent, max),
     "extra_bytes": _number_field("extra bytes", "extra_bytes", formats.binary_bytes, max),
     "baseline_extra_bytes": _number_field(
         "baseline extra bytes", "baseline_extra_bytes", formats.binary_bytes, max
