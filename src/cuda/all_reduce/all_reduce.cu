@@ -295,7 +295,8 @@ class Cta {
 };
 
 template <class Cfg>
-__global__ void __launch_bounds__(kMaxThreads)
+// Two CTAs an SM: registers are left for what precedes and follows.
+__global__ void __launch_bounds__(kMaxThreads, 2)
     sum_over_ranks(const __grid_constant__ AllReduceParams p) {
   // The next kernel may fetch its weights meanwhile; what it reads of this one it waits for.
   if (p.early) ptx::launch_dependents();
