@@ -83,6 +83,13 @@ TEST(AllReduce, SaysWhatItSendsAndNeeds) {
   EXPECT_EQ(plan(gpu::problem_of("16x8192x7168:mlp"), device_of("h200"))->peer_bytes, 0U);
 }
 
+TEST(AllReduce, NoTokensNeedNothing) {
+  const auto made = plan(reduced("0x8192x7168:mlp", 4), device_of("h200"));
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(made->peer_bytes, 0U);
+  EXPECT_TRUE(run(*made, {}, {}, nullptr));
+}
+
 TEST(AllReduce, IsRefusedWithAReason) {
   const auto message = [](const Problem& p, const Device& device) {
     const auto made = plan(p, device);
@@ -145,7 +152,8 @@ TEST(AllReduce, RowsOfAnInboxAreApart) {
             const bool own = g.owner(static_cast<int>(row / g.tile_rows())) == reader;
             if (form == Form::kTwoShot && !own) add(g.sum_offset(row));
             if (form == Form::kTwoShot && !own) continue;
-            for (int sender = 0; sender < world; ++sender) add(g.part_offset(sender, row));
+            for (int sender = 0; sender < world; ++sender)
+              add(g.part_offset(sender, static_cast<int>(row / g.tile_rows()), row));
           }
           EXPECT_EQ(offsets.size(), count);
         }

@@ -59,7 +59,7 @@ class Cta {
   __device__ void one_shot() {
     if (!dead_) {
       for_tiles([&](int tile) {
-        for_rows(tile, [&](std::int64_t row) { push_part(row, -1); });
+        for_rows(tile, [&](std::int64_t row) { push_part(tile, row, -1); });
         signal(kPart, tile, -1);
       });
     }
@@ -67,7 +67,7 @@ class Cta {
       wait(kPart, tile, -1);
       for_rows(tile, [&](std::int64_t row) {
         finish(
-            row, [&](int v) { return sum(row, v); }, false, [] {});
+            row, [&](int v) { return sum(tile, row, v); }, false, [] {});
       });
     });
   }
@@ -78,7 +78,7 @@ class Cta {
       for_tiles([&](int tile) {
         const int owner = g.owner(tile);
         if (owner == p_.rank) return;
-        for_rows(tile, [&](std::int64_t row) { push_part(row, owner); });
+        for_rows(tile, [&](std::int64_t row) { push_part(tile, row, owner); });
         signal(kPart, tile, owner);
       });
     }
@@ -88,7 +88,7 @@ class Cta {
       const std::int64_t last = end_of(tile) - 1;
       for_rows(tile, [&](std::int64_t row) {
         finish(
-            row, [&](int v) { return sum(row, v); }, !dead_,
+            row, [&](int v) { return sum(tile, row, v); }, !dead_,
             [&] {
               if (row == last && !dead_) signal(kSum, tile, -1);
             });
@@ -125,7 +125,7 @@ class Cta {
   [[nodiscard]] __device__ char* inbox(int rank) const { return p_.peers[rank] + half_; }
   [[nodiscard]] __device__ std::int64_t end_of(int tile) const {
     const std::int64_t end = (tile + 1) * p_.geometry.tile_rows();
-    return end < p_.geometry.rows ? end : p_.geometry.rows;
+    return end < p_.geometry.rows() ? end : p_.geometry.rows();
   }
 
   template <class Visit>
@@ -138,20 +138,19 @@ class Cta {
   }
   // Of all ranks but this one, or of `only` where that is one.
   [[nodiscard]] __device__ bool concerns(int peer, int only) const {
-    return peer < p_.geometry.world && peer != p_.rank && (only < 0 || peer == only);
+    return peer < p_.geometry.world() && peer != p_.rank && (only < 0 || peer == only);
   }
 
-  __device__ void push_part(std::int64_t row, int only) const {
+  __device__ void push_part(int tile, std::int64_t row, int only) const {
     const uint4* const from = at(p_.part, row);
-    const std::int64_t offset = p_.geometry.part_offset(p_.rank, row);
+    const std::int64_t offset = p_.geometry.part_offset(p_.rank, tile, row);
     for (int v = first_; v < p_.vectors; v += kHeld * step_) {
       uint4 held[kHeld];
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
         if (v + i * step_ < p_.vectors) held[i] = __ldcg(from + v + i * step_);
       }
-#pragma unroll
-      for (int peer = 0; peer < kMaxRanks; ++peer) {
+      for (int peer = 0; peer < p_.geometry.world(); ++peer) {
         if (!concerns(peer, only)) continue;
         auto* const to = reinterpret_cast<uint4*>(inbox(peer) + offset);
 #pragma unroll
@@ -207,22 +206,26 @@ class Cta {
   }
 
   // Eight columns of y, rounded: the ranks in their order, then bias and residual.
-  [[nodiscard]] __device__ Vector sum(std::int64_t row, int v) const {
+  [[nodiscard]] __device__ Vector sum(int tile, std::int64_t row, int v) const {
     if (failed_) return nan();
-    uint4 raw[kMaxRanks];
+    Vector y{};
+    // Four loads at a time: what eight in flight would gain costs registers of all.
+    constexpr int kBatch = 4;
+    for (int first = 0; first < p_.geometry.world(); first += kBatch) {
+      uint4 raw[kBatch];
 #pragma unroll
-    for (int r = 0; r < kMaxRanks; ++r) {
-      if (r >= p_.geometry.world) continue;
-      const auto* const from =
-          r == p_.rank
-              ? at(p_.part, row)
-              : reinterpret_cast<const uint4*>(inbox(p_.rank) + p_.geometry.part_offset(r, row));
-      raw[r] = __ldcg(from + v);
-    }
-    Vector y = Vector::of(raw[0]);
+      for (int i = 0; i < kBatch; ++i) {
+        const int r = first + i;
+        if (r >= p_.geometry.world()) continue;
+        const char* const from = r == p_.rank
+                                     ? reinterpret_cast<const char*>(at(p_.part, row))
+                                     : inbox(p_.rank) + p_.geometry.part_offset(r, tile, row);
+        raw[i] = __ldcg(reinterpret_cast<const uint4*>(from) + v);
+      }
 #pragma unroll
-    for (int r = 1; r < kMaxRanks; ++r) {
-      if (r < p_.geometry.world) add(y, raw[r]);
+      for (int i = 0; i < kBatch; ++i) {
+        if (first + i < p_.geometry.world()) add(y, raw[i]);
+      }
     }
     if (p_.bias != nullptr) add(y, __ldcg(static_cast<const uint4*>(p_.bias) + v));
     if (p_.residual.base != nullptr) add(y, __ldcg(at(p_.residual, row) + v));
@@ -277,8 +280,7 @@ class Cta {
   }
 
   __device__ void push_sum(std::int64_t row, int v, const uint4& packed) const {
-#pragma unroll
-    for (int peer = 0; peer < kMaxRanks; ++peer) {
+    for (int peer = 0; peer < p_.geometry.world(); ++peer) {
       if (!concerns(peer, -1)) continue;
       reinterpret_cast<uint4*>(inbox(peer) + p_.geometry.sum_offset(row))[v] = packed;
     }
@@ -307,7 +309,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   }
   ptx::wait_for_prerequisites();
   Cta<typename Cfg::Type> cta(p);
-  if (p.geometry.form == Form::kOneShot) {
+  if (p.geometry.form() == Form::kOneShot) {
     cta.one_shot();
   } else {
     cta.two_shot();

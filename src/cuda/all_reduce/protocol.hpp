@@ -47,40 +47,50 @@ constexpr int half_of(std::uint64_t epoch) { return static_cast<int>(epoch % 2);
 enum class Form : std::int32_t { kOneShot = 0, kTwoShot = 1 };
 
 /// How M rows are cut, and what a half of the inbox holds.
-struct Geometry {
-  Form form = Form::kOneShot;
-  int world = 2;
-  std::int64_t rows = 0;
-  std::int64_t row_bytes = 0;
+class Geometry {
+ public:
+  constexpr Geometry() = default;
+  constexpr Geometry(Form form, int world, std::int64_t rows, std::int64_t row_bytes)
+      : form_(form),
+        world_(world),
+        rows_(rows),
+        row_bytes_(row_bytes),
+        tile_rows_((rows + kMaxTiles - 1) / kMaxTiles),
+        tiles_(static_cast<int>((rows + tile_rows_ - 1) / tile_rows_)),
+        part_rows_(form == Form::kOneShot ? rows : (tiles_ + world - 1) / world * tile_rows_) {}
 
-  [[nodiscard]] constexpr std::int64_t tile_rows() const {
-    return (rows + kMaxTiles - 1) / kMaxTiles;
-  }
-  [[nodiscard]] constexpr int tiles() const {
-    return static_cast<int>((rows + tile_rows() - 1) / tile_rows());
-  }
+  [[nodiscard]] constexpr Form form() const { return form_; }
+  [[nodiscard]] constexpr int world() const { return world_; }
+  [[nodiscard]] constexpr std::int64_t rows() const { return rows_; }
+  [[nodiscard]] constexpr std::int64_t row_bytes() const { return row_bytes_; }
+  [[nodiscard]] constexpr std::int64_t tile_rows() const { return tile_rows_; }
+  [[nodiscard]] constexpr int tiles() const { return tiles_; }
   /// Two-shot: who adds the tile.
-  [[nodiscard]] constexpr int owner(int tile) const { return tile % world; }
-  /// Rows that a sender has room for in an inbox.
-  [[nodiscard]] constexpr std::int64_t part_rows() const {
-    return form == Form::kOneShot ? rows : (tiles() + world - 1) / world * tile_rows();
-  }
-  /// Where a sender's part of a row lies in the inbox of the row's reader.
-  [[nodiscard]] constexpr std::int64_t part_offset(int sender, std::int64_t row) const {
-    const std::int64_t tile = row / tile_rows();
+  [[nodiscard]] constexpr int owner(int tile) const { return tile % world_; }
+  /// Where a sender's part of a row of a tile lies in the inbox of who adds it.
+  [[nodiscard]] constexpr std::int64_t part_offset(int sender, int tile, std::int64_t row) const {
     const std::int64_t at =
-        form == Form::kOneShot ? row : tile / world * tile_rows() + row % tile_rows();
-    return (sender * part_rows() + at) * row_bytes;
+        form_ == Form::kOneShot ? row : row + (tile / world_ - tile) * tile_rows_;
+    return (sender * part_rows_ + at) * row_bytes_;
   }
   /// Two-shot: where the sum of a row lies, behind all parts.
   [[nodiscard]] constexpr std::int64_t sum_offset(std::int64_t row) const {
-    return (world * part_rows() + row) * row_bytes;
+    return (world_ * part_rows_ + row) * row_bytes_;
   }
   [[nodiscard]] constexpr std::int64_t half_bytes() const {
-    const std::int64_t used = sum_offset(form == Form::kOneShot ? 0 : rows);
+    const std::int64_t used = sum_offset(form_ == Form::kOneShot ? 0 : rows_);
     constexpr auto kUnit = static_cast<std::int64_t>(kPeerAlignment);
     return (used + kUnit - 1) / kUnit * kUnit;
   }
+
+ private:
+  Form form_ = Form::kOneShot;
+  int world_ = 2;
+  std::int64_t rows_ = 1;
+  std::int64_t row_bytes_ = 16;
+  std::int64_t tile_rows_ = 1;
+  int tiles_ = 1;
+  std::int64_t part_rows_ = 1;  // that a sender has room for
 };
 
 /// Of buffers with this many bytes: where a half begins. It depends on no plan, so that runs of

@@ -48,7 +48,7 @@ Reason supports(const Problem& p, const Device& device) noexcept {
 }
 
 Geometry geometry_of(const Problem& p, Form form) {
-  return {form, p.reduce.world, p.m, p.d * size_bytes(p.x_dtype)};
+  return {form, p.reduce.world, std::max<std::int64_t>(p.m, 1), p.d * size_bytes(p.x_dtype)};
 }
 
 // Estimates, not measured yet: bytes that leave a GPU by NVLink, of 450 GB/s a direction, and what
@@ -56,11 +56,11 @@ Geometry geometry_of(const Problem& p, Form form) {
 double estimated_us(const Geometry& g) {
   constexpr double kLinkBytesAUs = 400e3;
   constexpr double kSignalUs = 2.5;
-  const double others = g.world - 1;
-  const bool one = g.form == Form::kOneShot;
-  const double bytes = static_cast<double>(g.rows) * static_cast<double>(g.row_bytes) * others;
+  const double others = g.world() - 1;
+  const bool one = g.form() == Form::kOneShot;
+  const double bytes = static_cast<double>(g.rows()) * static_cast<double>(g.row_bytes()) * others;
   return one ? kSignalUs + bytes / kLinkBytesAUs
-             : 2 * kSignalUs + 2 * bytes / g.world / kLinkBytesAUs;
+             : 2 * kSignalUs + 2 * bytes / g.world() / kLinkBytesAUs;
 }
 
 std::size_t configs(const Problem& p, const Device&, std::span<KernelConfig> out) noexcept {
@@ -79,7 +79,7 @@ void name_config(const KernelConfig& config, std::span<char> out) noexcept {
 // All CTAs of all ranks are resident together, even where the ranks share a GPU: then the others'
 // SMs are left for what a rank still runs ahead of its own.
 int ctas_of(const Geometry& g, const Device& device) {
-  return std::clamp(device.sm_count / g.world, 1, g.tiles());
+  return std::clamp(device.sm_count / g.world(), 1, g.tiles());
 }
 
 Status launch(const Step& step, const Step* /*next*/) noexcept {
@@ -122,14 +122,15 @@ std::size_t peer_bytes(const StepView& s) noexcept {
 
 std::string describe(const StepView& s) {
   const Geometry g = geometry_of(s.problem, detail::config_as<Form>(s.config));
-  const bool one = g.form == Form::kOneShot;
+  const bool one = g.form() == Form::kOneShot;
   char text[200];
-  const std::int64_t sent = g.rows * g.row_bytes * (g.world - 1);
+  const std::int64_t sent = g.rows() * g.row_bytes() * (g.world() - 1);
   std::snprintf(text, sizeof(text),
                 "rank %d of %d; %d tiles of %lld rows, %d CTAs; sends %lld bytes, %d hop%s; about "
                 "%.1f us",
-                s.problem.reduce.rank, g.world, g.tiles(), ll{g.tile_rows()}, ctas_of(g, s.device),
-                ll{one ? sent : 2 * sent / g.world}, one ? 1 : 2, one ? "" : "s", estimated_us(g));
+                s.problem.reduce.rank, g.world(), g.tiles(), ll{g.tile_rows()},
+                ctas_of(g, s.device), ll{one ? sent : 2 * sent / g.world()}, one ? 1 : 2,
+                one ? "" : "s", estimated_us(g));
   return text;
 }
 
