@@ -88,7 +88,7 @@ inline constexpr int kMaxRanks = 8;
 ///
 /// H is a rank's share. Every rank runs the same problem but for `rank`, in the same order of runs,
 /// with the same b_down and residual, which are added once; y and y_norm are the same bits on all
-/// ranks, for every `world` and on every call. run() takes Peers with it.
+/// ranks and on every call. run() takes Peers with it.
 struct Reduce {
   ReduceKind kind = ReduceKind::kNone;
   int rank = 0;   ///< of this device: 0 to world - 1
