@@ -15,17 +15,19 @@
 #include <vector>
 
 #include "gpu.hpp"
-#include "math/block_types.hpp"
 #include "math/float_types.hpp"
 
 namespace sluice {
 namespace {
 
-using math::load;
 using math::store;
 using Bytes = std::vector<unsigned char>;
 constexpr std::size_t kPeerBytes = std::size_t{64} << 20;
 constexpr std::int64_t kLimitUs = 20'000'000;
+
+double element(const Bytes& bytes, DType dtype, std::int64_t index) {
+  return math::load(bytes.data() + 2 * index, dtype);
+}
 
 __global__ void spin(std::uint64_t ns) {
   std::uint64_t begin = 0;
@@ -319,13 +321,13 @@ class Sum {
         double sum = 0;
         double size = 0;
         for (std::int64_t k = 0; k < spec_.h; ++k) {
-          const double term = load(rank.h.data(), spec_.dtype, row * spec_.h + k) *
-                              load(rank.w_down.data(), spec_.dtype, col * spec_.h + k);
+          const double term = element(rank.h, spec_.dtype, row * spec_.h + k) *
+                              element(rank.w_down, spec_.dtype, col * spec_.h + k);
           sum += term, size += std::abs(term);
         }
         const double bound = static_cast<double>(spec_.h + 1) * 0x1p-23 * size +
                              epsilon(spec_.dtype) * std::abs(sum) + 0x1p-24;
-        ASSERT_NEAR(load(rank.part.data(), spec_.dtype, row * spec_.d + col), sum, bound)
+        ASSERT_NEAR(element(rank.part, spec_.dtype, row * spec_.d + col), sum, bound)
             << row << ", " << col;
       }
     }
@@ -335,7 +337,7 @@ class Sum {
     y_.resize(y_bytes());
     for (std::int64_t i = 0; i < spec_.m * spec_.d; ++i) {
       const auto of = [&](const Bytes& bytes, std::int64_t at) {
-        return static_cast<float>(load(bytes.data(), spec_.dtype, at));
+        return static_cast<float>(element(bytes, spec_.dtype, at));
       };
       float sum = of(ranks_[0]->part, i);
       for (int r = 1; r < group_.world(); ++r)
@@ -356,13 +358,13 @@ class Sum {
     for (std::int64_t row = 0; row < spec_.m; ++row) {
       double squares = 0;
       for (std::int64_t c = 0; c < spec_.d; ++c) {
-        squares += std::pow(load(y_.data(), spec_.dtype, row * spec_.d + c), 2);
+        squares += std::pow(element(y_, spec_.dtype, row * spec_.d + c), 2);
       }
       const double scale = 1 / std::sqrt(squares / static_cast<double>(spec_.d) + 1e-5);
       for (std::int64_t c = 0; c < spec_.d; ++c) {
-        const double wanted = load(y_.data(), spec_.dtype, row * spec_.d + c) * scale *
-                              (load(weight_.data(), spec_.dtype, c) + 0.5);
-        ASSERT_NEAR(load(got.data(), spec_.dtype, row * spec_.d + c), wanted,
+        const double wanted = element(y_, spec_.dtype, row * spec_.d + c) * scale *
+                              (element(weight_, spec_.dtype, c) + 0.5);
+        ASSERT_NEAR(element(got, spec_.dtype, row * spec_.d + c), wanted,
                     relative * std::abs(wanted) + 0x1p-24)
             << row << ", " << c;
       }
@@ -373,8 +375,8 @@ class Sum {
     for (std::int64_t i = 0; i < spec_.m * spec_.d; ++i) {
       if (std::memcmp(got.data() + 2 * i, y_.data() + 2 * i, 2) == 0) continue;
       return "row " + std::to_string(i / spec_.d) + ", column " + std::to_string(i % spec_.d) +
-             ": " + std::to_string(load(got.data(), spec_.dtype, i)) + ", wanted " +
-             std::to_string(load(y_.data(), spec_.dtype, i));
+             ": " + std::to_string(element(got, spec_.dtype, i)) + ", wanted " +
+             std::to_string(element(y_, spec_.dtype, i));
     }
     return "none";
   }
@@ -534,7 +536,7 @@ TEST(GpuAllReduce, APeerThatDoesNotComeIsReported) {
     EXPECT_EQ(group.failed(1), 0U);
     const Bytes y = sum.rank(0).y->read(sum.y_bytes());
     for (std::int64_t k = 0; k < 3 * 1024; ++k) {
-      ASSERT_TRUE(std::isnan(load(y.data(), DType::kBF16, k))) << k;
+      ASSERT_TRUE(std::isnan(element(y, DType::kBF16, k))) << k;
     }
   }
 }

@@ -76,10 +76,11 @@ void name_config(const KernelConfig& config, std::span<char> out) noexcept {
   std::snprintf(out.data(), out.size(), "%s", one ? "one_shot" : "two_shot");
 }
 
-// All CTAs of all ranks are resident together, even where the ranks share a GPU: then the others'
-// SMs are left for what a rank still runs ahead of its own.
-int ctas_of(const Geometry& g, const Device& device) {
-  return std::clamp(device.sm_count / g.world(), 1, g.tiles());
+// All CTAs of all ranks are resident together. Ranks that share a GPU leave three quarters of it for
+// what a rank still runs ahead of its own sum, clusters of CTAs too.
+int ctas_of(const Geometry& g, const Device& device, bool share_device) {
+  const int share = share_device ? 4 * g.world() : 1;
+  return std::clamp(device.sm_count / share, 1, g.tiles());
 }
 
 Status launch(const Step& step, const Step* /*next*/) noexcept {
@@ -111,8 +112,8 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
   if (params.time_limit_ns == 0) params.time_limit_ns = kDebugLimitNs;
 #endif
   params.early = !step.peers->share_device;
-  return all_reduce::launch_all_reduce(step.device, ctas_of(params.geometry, step.device),
-                                       p.x_dtype, params, step.stream);
+  const int ctas = ctas_of(params.geometry, step.device, step.peers->share_device);
+  return all_reduce::launch_all_reduce(step.device, ctas, p.x_dtype, params, step.stream);
 }
 
 std::size_t peer_bytes(const StepView& s) noexcept {
@@ -129,7 +130,7 @@ std::string describe(const StepView& s) {
                 "rank %d of %d; %d tiles of %lld rows, %d CTAs; sends %lld bytes, %d hop%s; about "
                 "%.1f us",
                 s.problem.reduce.rank, g.world(), g.tiles(), ll{g.tile_rows()},
-                ctas_of(g, s.device), ll{one ? sent : 2 * sent / g.world()}, one ? 1 : 2,
+                ctas_of(g, s.device, false), ll{one ? sent : 2 * sent / g.world()}, one ? 1 : 2,
                 one ? "" : "s", estimated_us(g));
   return text;
 }
