@@ -133,6 +133,17 @@ class OverRanks(unittest.TestCase):
             with mock.patch.dict(os.environ, {"PYTHONPATH": path}):
                 mp.spawn(_rank, (os.path.join(folder, "store"),), nprocs=WORLD)
 
+    def test_the_operators_below_refuse_cpus_and_other_numbers_of_ranks(self) -> None:
+        weights = Weights(D, H, torch.bfloat16)
+        operands = weights.x(3), *weights.mlp()[:3]
+        for peers, text in (
+            ([0, 0], "cpu.*has no all_reduce"),
+            ([0] * 3, "reduce.world: got 3, wanted 2, 4 or 8"),
+            ([0] * 9, "peers: got 9, wanted 2, 4 or 8"),
+        ):
+            with self.assertRaisesRegex((ValueError, RuntimeError), text):
+                torch.ops.sluice._mlp_reduce(*operands, rank=0, peers=peers, peer_bytes=0)
+
     def test_fakes_have_the_shapes(self) -> None:
         with torch._subclasses.FakeTensorMode():
             x, h = torch.empty(2, 3, D), torch.empty(2, 3, H)
@@ -203,7 +214,7 @@ class Buffers(unittest.TestCase):
         from sluice import ranks
 
         self.ranks = ranks
-        self.machine = Machine()
+        self.machine, self.least = Machine(), ranks._LEAST_BYTES
         self.groups: list[Group] = []  # a buffer keeps none alive
         self.enterContext(self.machine.installed())
 
@@ -218,27 +229,29 @@ class Buffers(unittest.TestCase):
     def test_a_buffer_serves_until_a_larger_one_is_wanted(self) -> None:
         peers = self.peers()
         first = self.call(peers, 70000)
-        self.assertEqual(first[0][::2], (1, 1 << 20))
+        self.assertEqual(first[0][::2], (1, self.least))
         self.assertEqual(first[0][1], [peers.memory[0].data_ptr(), peers.memory[0].data_ptr() + 1])
-        self.assertEqual(self.call(peers, 1 << 20), first)
+        self.assertEqual(self.call(peers, self.least), first)
         self.assertEqual(self.machine.rendezvous_count, 1)
-        grown = self.call(peers, (1 << 20) + 512)
-        self.assertEqual(grown[0][2], 2 << 20)
+        grown = self.call(peers, self.least + 512)
+        self.assertEqual(grown[0][2], 2 * self.least)
         self.assertNotEqual(grown[0][1], first[0][1])
         self.assertEqual(self.call(peers, 70000), grown)  # the same on all ranks, whatever it needs
-        self.assertEqual([m.numel() for m in peers.memory], [1 << 20, 2 << 20])  # graphs have the first
+        self.assertEqual([m.numel() for m in peers.memory], [self.least, 2 * self.least])  # graphs have the first
 
     def test_a_capture_uses_what_there_is_and_refuses_to_grow(self) -> None:
         peers = self.peers()
         before = self.call(peers, 70000)
         self.machine.capturing = True
         self.assertEqual(self.call(peers, 80000), before)
-        with self.assertRaisesRegex(ValueError, "2097153 bytes where 1048576 are there under graph capture"):
-            self.call(peers, (2 << 20) + 1)
+        more = self.least + 512
+        text = f"{more} bytes where {self.least} are there under graph capture"
+        with self.assertRaisesRegex(ValueError, text):
+            self.call(peers, more)
         with self.assertRaisesRegex(ValueError, "the group's first call under graph capture"):
             self.peers()
         self.machine.capturing = False
-        self.assertIsNotNone(self.call(peers, (2 << 20) + 1))
+        self.assertIsNotNone(self.call(peers, more))
 
     def test_ranks_that_ask_for_different_sums_are_told(self) -> None:
         peers = self.peers()

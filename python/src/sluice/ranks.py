@@ -20,7 +20,8 @@ hold it.
 
 As with any collective all ranks make the same calls in the same order. Calls of one group and device follow
 each other, replays too: on one stream, or with events between streams. A rank that waits 10 minutes for
-another gives NaN from then on. ``ValueError`` also where ranks ask for different sums and where the name is no group's.
+another gives NaN from then on. ``ValueError`` also where ranks ask for different sums and where the name is
+no group's.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from torch.distributed import distributed_c10d
 _ops = torch.ops.sluice
 _WORLDS = (2, 4, 8)
 _TYPES = (torch.bfloat16, torch.float16)
-_LEAST_BYTES = 1 << 20
+_LEAST_BYTES = 4 << 20
 _MOST_BYTES = 256 << 20  # outgrown buffers stay; above, the links' bandwidth counts, and Torch's has it
 _log = logging.getLogger("sluice")
 
