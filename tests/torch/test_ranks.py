@@ -8,7 +8,7 @@ import os
 import tempfile
 import types
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -73,6 +73,7 @@ def _rank(rank: int, file: str) -> None:
                 check_values(rank, dtype)
             check_module(rank)
         check_errors(rank)
+        check_choice(rank)
     finally:
         dist.destroy_process_group()
 
@@ -154,6 +155,36 @@ class OverRanks(unittest.TestCase):
             self.assertEqual((y.shape, r.shape), ((2, 3, D), (2, 3, D)))
 
 
+def check_choice(rank: int) -> None:
+    """Of who sums, for operands that say that they lie on a GPU, by what real ranks tell each other."""
+    from sluice import ranks
+
+    place = types.SimpleNamespace(index=0)
+
+    def choice(dtype: torch.dtype, d: int = D, h: int = H, group: Any = dist.group.WORLD) -> tuple | None:
+        x = types.SimpleNamespace(dtype=dtype, device=place, is_cuda=True)
+        w_down = types.SimpleNamespace(dtype=torch.bfloat16, shape=(d, h))
+        return ranks._by_sluice(x, w_down, group, lambda rank, peers, size: (rank, size, 70000))
+
+    machine = Machine()
+    machine.gpu = f"GPU {rank}"
+    with machine.installed(gather=dist.all_gather_object):
+        for dtype, d, h in ((torch.float32, D, H), (torch.float16, D, H), (torch.bfloat16, 20, H)):
+            assert choice(dtype, d, h) is None
+        assert not ranks._peers
+        assert choice(torch.bfloat16) == choice(torch.bfloat16) == (rank, ranks._LEAST_BYTES)
+        assert len(ranks._peers) == machine.rendezvous_count == 1
+        name = dist.group.WORLD.group_name
+        other = dist.new_group(range(WORLD))
+        ranks._peers[other.group_name, 0] = ranks._peers[name, 0]  # as of a group that had its name
+        assert choice(torch.bfloat16, group=other) == (rank, ranks._LEAST_BYTES)
+        assert machine.rendezvous_count == 2
+    machine.gpu = "the same"
+    ranks._peers.clear()
+    with machine.installed(gather=dist.all_gather_object):
+        assert choice(torch.bfloat16) is None
+
+
 class Group:
     """What ``Peers`` asks of a process group of two, of which this is rank 1."""
 
@@ -173,7 +204,7 @@ class Machine:
     """GPUs and symmetric memory in place of Torch's, and the other ranks' words."""
 
     def __init__(self) -> None:
-        self.capturing = False
+        self.capturing, self.gpu = False, "GPU"
         self.fails = ""
         self.rendezvous_count = 0
         self.of_others = lambda mine, rank: (  # a device each, else what this rank says
@@ -186,22 +217,22 @@ class Machine:
     def rendezvous(self, memory: Tensor, name: str) -> types.SimpleNamespace:
         if self.fails:
             raise RuntimeError(self.fails)
-        assert name == "fake" and not memory.any()
+        assert name and not memory.any()
         self.rendezvous_count += 1
         return types.SimpleNamespace(buffer_ptrs=[memory.data_ptr() + r for r in range(2)])
 
     @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
+    def installed(self, gather: Callable | None = None) -> Iterator[None]:
         from sluice import ranks
 
-        properties = types.SimpleNamespace(uuid="GPU", major=9)
+        properties = types.SimpleNamespace(uuid=self.gpu, major=9)
         with (
             mock.patch.multiple(
                 torch.cuda, synchronize=lambda: None, device=contextlib.nullcontext,
                 is_current_stream_capturing=lambda: self.capturing,
                 get_device_properties=lambda _: properties,
             ),
-            mock.patch.object(ranks.dist, "all_gather_object", self.gather),
+            mock.patch.object(ranks.dist, "all_gather_object", gather or self.gather),
             mock.patch.object(ranks.symmetric, "empty", lambda size, **_: torch.ones(size, dtype=torch.uint8)),
             mock.patch.object(ranks.symmetric, "rendezvous", self.rendezvous),
         ):  # fmt: skip

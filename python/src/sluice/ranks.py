@@ -26,6 +26,7 @@ no group's.
 
 from __future__ import annotations
 
+import functools
 import logging
 import socket
 import weakref
@@ -154,10 +155,14 @@ def _by_torch(part: Tensor, group: Any, b_down: Tensor | None, residual: Tensor 
     return y.to(part.dtype)
 
 
-def _whole(op: Any, arguments: tuple[Any, ...]) -> list[Any]:
+@functools.cache
+def _defaults(op: Any) -> tuple[Any, ...]:
+    return tuple(argument.default_value for argument in op.default._schema.arguments)
+
+
+def _whole(op: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """All arguments but the group: the dispatcher leaves out those that have their default."""
-    schema = [argument for argument in op.default._schema.arguments if not argument.kwarg_only]
-    return [*arguments, *(argument.default_value for argument in schema[len(arguments) :])]
+    return arguments + _defaults(op)[len(arguments) :]
 
 
 def down_reduce(*given: Any, group: str) -> Tensor:
