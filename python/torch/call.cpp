@@ -359,9 +359,8 @@ std::int64_t Call::run(const Ranks& ranks) {
   if (wanted > ranks.peer_bytes) return wanted;
   sluice_peers peers{};
   peers.struct_size = sizeof(peers);
-  for (std::size_t r = 0; r < world; ++r) {
-    peers.buffers[r] = reinterpret_cast<void*>(static_cast<std::uintptr_t>(ranks.peers[r]));
-  }
+  static_assert(sizeof(ranks.peers[0]) == sizeof(peers.buffers[0]));
+  std::memcpy(peers.buffers, ranks.peers.data(), world * sizeof(peers.buffers[0]));
   peers.bytes = static_cast<std::size_t>(ranks.peer_bytes);
   peers.time_limit_us = kPeerLimitUs;
   run_with_workspace({prepared.plan, operands_, &peers}, prepared.workspace_bytes, place_);
