@@ -71,6 +71,7 @@ IntegerPlan integer_plan(const Problem& p) {
     case Op::kInputGrad:
     case Op::kWeightGrad:
     case Op::kColumnSum:
+    case Op::kAllReduce:
       plan.exact = false;  // sums of as many terms as there are
       plan.x_nonzeros = p.d;
       break;

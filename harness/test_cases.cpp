@@ -98,6 +98,8 @@ Texts flags(Op op) {
     case Op::kWeightGrad:
     case Op::kColumnSum:
       return {"", "accumulate", "pad=8", "pad=1:accumulate"};
+    case Op::kAllReduce:
+      break;
   }
   return {};
 }

@@ -53,6 +53,7 @@ Sampling sampling(const Problem& p, Operand output) {
     case Op::kColumnSum:
       return {true, m, m};
     case Op::kMlpGrad:
+    case Op::kAllReduce:
       break;
   }
   const double behind = p.recompute ? 3 : 1;

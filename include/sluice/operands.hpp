@@ -41,6 +41,9 @@ struct Operands {
   void* db_gate = nullptr;            ///< [H]
   void* db_up = nullptr;              ///< [H]
   void* db_down = nullptr;            ///< [D]
+
+  const void* next_norm_weight = nullptr;  ///< [D], Reduce::norm
+  void* y_norm = nullptr;                  ///< [M, D], Reduce::norm
 };
 
 /// Names the members of Operands, in their order.
@@ -71,8 +74,10 @@ enum class Operand : std::uint8_t {
   kDbGate,
   kDbUp,
   kDbDown,
+  kNextNormWeight,
+  kYNorm,
 };
-inline constexpr int kOperandCount = 26;
+inline constexpr int kOperandCount = 28;
 
 enum class Access : std::uint8_t { kUnused, kRead, kWrite, kReadWrite };
 

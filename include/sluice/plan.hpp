@@ -114,7 +114,7 @@ inline constexpr std::size_t kMaxSteps = 12;
 /// What steps leave to each other, and the room that each has for itself; of T what is asked.
 template <class T>
 struct ScratchParts {
-  T n{};       ///< [M, D], the norm's output, dense in x's type
+  T n{};       ///< [M, D], dense in x's type: the norm's output, later this rank's part of y
   T r{};       ///< [M, D], its sum, where y takes it
   T h{};       ///< [M, H], dense
   T dg_du{};   ///< [M, 2 H], dg and then du in each row
@@ -133,6 +133,7 @@ struct Plan {
   Executor executor{};                  ///< CPU: whose
   ScratchParts<std::size_t> scratch{};  ///< offsets into what lies behind the workspace's header
   std::size_t workspace_bytes = 0;      ///< what run() needs: 0, or a multiple of 256
+  std::size_t peer_bytes = 0;           ///< what each of Peers::buffers needs: 0 without Reduce
 
   [[nodiscard]] SLUICE_EXPORT const char* variant_name() const noexcept;
   /// "gate_up=pp128x192c2g8,down=lt0": what Options::config takes to have the same steps.
@@ -154,6 +155,29 @@ struct Workspace {
 };
 inline constexpr std::size_t kWorkspaceHeaderBytes = 16384;
 inline constexpr std::size_t kWorkspaceAlignment = 256;
+
+/// Memory of all ranks that this rank's GPU can read and write: CUDA IPC's, Torch's symmetric
+/// memory, or peer access within a process. Sluice maps none of it.
+///
+/// Each buffer begins with a header of kPeerHeaderBytes: the number of the last run, which the
+/// kernel counts, so that a captured graph replays, and the signals. Zero it once, and let every
+/// rank have done so before the first run of any. The rest needs no values. Runs with the same
+/// buffers take place one after another, in the same order on all ranks: then plans may share
+/// them, whatever their shapes.
+///
+/// A rank that waits for longer than time_limit_us gives up: it sets the word at byte 12 of its own
+/// header to 1 + the rank that it waited for + 256 · the tile, and y is NaN there. From then on its
+/// runs signal nothing, wait for nothing and give NaN, until all ranks have zeroed their headers.
+struct Peers {
+  void* buffers[kMaxRanks]{};      ///< of rank r as this device addresses it; multiples of 256
+  std::size_t bytes = 0;           ///< of each: at least Plan::peer_bytes, a multiple of 512; the
+                                   ///< same on all ranks, for as long as the header lives
+  std::int64_t time_limit_us = 0;  ///< 0: no limit
+  bool share_device = false;       ///< ranks share a GPU (virtual ranks): the kernel behind does
+                                   ///< not start early, as it could keep a peer's from starting
+};
+inline constexpr std::size_t kPeerHeaderBytes = 65536;
+inline constexpr std::size_t kPeerAlignment = 256;
 
 /// A cudaStream_t for CUDA plans (null is the default stream); not read by CPU plans.
 using Stream = void*;
@@ -182,9 +206,11 @@ using Stream = void*;
 /// kInvalidArgument for a null or misaligned pointer, overlapping outputs or a workspace that is
 /// too small, misaligned or overlaps; kDevice or kUnsupported where a step cannot be encoded or
 /// launched. Then the steps in front of it have run; on any other error nothing is launched.
-/// Thread-safe; concurrent calls need a workspace each.
+/// Thread-safe; concurrent calls need a workspace each. `peers` is read where the plan reduces, and
+/// by the call alone; the kernel waits for the other ranks' runs. kInvalidArgument also for null,
+/// misaligned, too small or overlapping peer buffers.
 SLUICE_EXPORT Status run(const Plan& plan, const Operands& operands, Workspace workspace,
-                         Stream stream) noexcept;
+                         Stream stream, const Peers* peers = nullptr) noexcept;
 
 /// Zeroes the header of a workspace, once after allocating it, in stream order.
 /// Errors: kInvalidArgument for misalignment and, without a header apart, for null data or fewer
@@ -206,11 +232,13 @@ struct StepCall {
 /// those of run().
 [[nodiscard]] SLUICE_EXPORT Expected<StepCall> step_call(const Plan& plan, int index,
                                                          const Operands& operands,
-                                                         Workspace workspace) noexcept;
+                                                         Workspace workspace,
+                                                         const Peers* peers = nullptr) noexcept;
 
 /// Launches that step alone. What the steps before it left must lie where they left it.
 SLUICE_EXPORT Status run_step(const Plan& plan, int index, const Operands& operands,
-                              Workspace workspace, Stream stream) noexcept;
+                              Workspace workspace, Stream stream,
+                              const Peers* peers = nullptr) noexcept;
 
 /// One line of explain(): a variant and why it was or was not chosen.
 struct Refusal {

@@ -41,7 +41,7 @@ struct Layouts {
   Layout w_down;      ///< w_down [D, H]
   Layout g_u;         ///< g, u [M, H]
   Layout h;           ///< h [M, H]
-  Layout y;           ///< y [M, D]
+  Layout y;           ///< y, y_norm [M, D]
   Layout residual;    ///< residual [M, D]
   Layout x_sum;       ///< x_sum [M, D]
   Layout dy;          ///< dy [M, D]
@@ -73,6 +73,28 @@ struct Norm {
   float eps = 1e-5F;           ///< > 0
   float weight_offset = 0.0F;  ///< finite; 1 for Gemma
   friend bool operator==(const Norm&, const Norm&) = default;
+};
+
+enum class ReduceKind : std::uint8_t { kNone = 0, kAllReduce = 1 };
+
+/// The most ranks that share a sum.
+inline constexpr int kMaxRanks = 8;
+
+/// Of kDown and kMlp: y is summed over ranks that have a share of H each (tensor parallelism).
+///
+///   p(r)   = h(r)·Wd(r)ᵀ of rank r                                  (rounded to y's dtype)
+///   y      = p(0) + p(1) + ... + p(world - 1) + bd (+ residual)     (fp32, in this order; rounded)
+///   y_norm = y / sqrt(mean(y²) + eps) · (next_norm_weight + weight_offset)        (norm.enabled)
+///
+/// H is a rank's share. Every rank runs the same problem but for `rank`, in the same order of runs,
+/// with the same b_down and residual, which are added once; y and y_norm are the same bits on all
+/// ranks and on every call. run() takes Peers with it.
+struct Reduce {
+  ReduceKind kind = ReduceKind::kNone;
+  int rank = 0;   ///< of this device: 0 to world - 1
+  int world = 0;  ///< 2, 4 or 8; 0 with kNone
+  Norm norm{};    ///< the next block's RMSNorm, of y; `add` is false: residual is what it adds
+  friend bool operator==(const Reduce&, const Reduce&) = default;
 };
 
 /// A complete description of one operator call, but for the pointers.
@@ -120,6 +142,7 @@ struct Problem {
   /// that results compare with its: act(v), before the products with w and dh, and of the gradient
   /// dg the product dh · w (v, w: see Gate). Nothing else is rounded on the way, in fp32 nothing.
   bool round_gate = false;
+  Reduce reduce{};  ///< kDown and kMlp
 };
 
 /// Row r of both halves at 2·r and 2·r + 1 of one [2H, D] buffer (either first): base pointers are

@@ -89,13 +89,17 @@ enum {
   SLUICE_SHIPPED_TABLE = 4   ///< measured for this problem; ships with Sluice
 };
 
+typedef int32_t sluice_reduce_kind;
+enum { SLUICE_REDUCE_NONE = 0, SLUICE_ALL_REDUCE = 1 };
+
 typedef int32_t sluice_access;
 enum { SLUICE_UNUSED = 0, SLUICE_READ = 1, SLUICE_WRITE = 2, SLUICE_READ_WRITE = 3 };
 
 typedef int32_t sluice_pack_order;
 enum { SLUICE_PACK_GATE_UP = 0, SLUICE_PACK_UP_GATE = 1 };
 
-#define SLUICE_OPERAND_COUNT 26
+#define SLUICE_OPERAND_COUNT 28
+#define SLUICE_MAX_RANKS 8
 #define SLUICE_MAX_NAME 64
 #define SLUICE_MAX_CONFIG 256
 #define SLUICE_CONTIGUOUS (-1)  ///< row_stride_bytes of rows that follow each other without a gap
@@ -144,6 +148,16 @@ typedef struct sluice_norm {
   float weight_offset;  ///< finite; 1 for Gemma
 } sluice_norm;
 
+/// Of down and mlp: y = the sum over ranks of h·Wdᵀ (each rank's rounded to y_dtype; fp32, in the
+/// order of ranks) + bd (+ residual), the same bits on all ranks; with norm.enabled also y_norm,
+/// the RMSNorm of y with next_norm_weight. h is a rank's share. All ranks run the same problems in
+/// the same order, but for `rank`, with sluice_run_args.peers.
+typedef struct sluice_reduce {
+  sluice_reduce_kind kind;
+  int32_t rank, world;  ///< world is 2, 4 or 8
+  sluice_norm norm;     ///< add is 0: residual is what it adds
+} sluice_reduce;
+
 /// What to compute: everything but the pointers. Shapes: m tokens (0 is a valid no-op), d model
 /// width, h hidden width. x_dtype is the type of x, x_residual, x_sum, h, g, u, dg, du, dh, dx;
 /// w_dtype that of weights, biases and norm_weight; y_dtype that of y, residual and dy; dw_dtype
@@ -171,6 +185,7 @@ typedef struct sluice_problem {
   int64_t alignment_bytes;  ///< every pointer is a multiple of it and of its element (of 2 where
                             ///< that is a block); a power of two, 1 to 4096
   sluice_layouts layout;
+  sluice_reduce reduce;  ///< all zero: one GPU
 } sluice_problem;
 
 /// A device, described once; plans depend on nothing else. Fields as in sluice/device.hpp.
@@ -243,6 +258,8 @@ typedef struct sluice_operands {
   void *dg, *du, *dx;                        ///< [M, H], [M, H], [M, D]
   void *dw_gate, *dw_up, *dw_down;           ///< [H, D], [H, D], [D, H]
   void *db_gate, *db_up, *db_down;           ///< [H], [H], [D]
+  const void* next_norm_weight;              ///< [D], with reduce.norm
+  void* y_norm;                              ///< [M, D], with reduce.norm; y's layout
 } sluice_operands;
 
 /// Bytes of a workspace's header.
@@ -258,6 +275,25 @@ typedef struct sluice_workspace {
   void* header;
 } sluice_workspace;
 
+/// Bytes of the header of each peer buffer.
+#define SLUICE_PEER_HEADER_BYTES 65536
+
+/// Memory of all ranks that this rank's GPU can read and write. Each begins with a header, zeroed
+/// once, on every rank before the first run of any; the rest needs no values. Plans may share the
+/// buffers whose runs take place one after another, in the same order on all ranks. A rank that
+/// waits for longer than time_limit_us sets the 32-bit word at byte 12 of its own header to 1 + the
+/// rank that it waited for + 256 · the tile; its y is NaN there and, from then on, everywhere,
+/// until all ranks have zeroed their headers.
+typedef struct sluice_peers {
+  size_t struct_size;
+  void* buffers[SLUICE_MAX_RANKS];  ///< of rank r as this device addresses it; multiples of 256
+  size_t bytes;           ///< of each: at least sluice_plan_peer_bytes, a multiple of 512; the same
+                          ///< on all ranks, for as long as the header lives
+  int64_t time_limit_us;  ///< 0: no limit
+  int32_t share_device;   ///< 1: ranks share a GPU; what follows a run then does not start early
+  int32_t reserved;       ///< 0
+} sluice_peers;
+
 /// What one run works on: operands, a workspace (zeros where the plan needs none), and the stream
 /// (a cudaStream_t; null for the default stream; not read by CPU plans).
 typedef struct sluice_run_args {
@@ -265,6 +301,7 @@ typedef struct sluice_run_args {
   const sluice_operands* operands;
   sluice_workspace workspace;
   void* stream;
+  const sluice_peers* peers;  ///< where the problem reduces; else not read
 } sluice_run_args;
 
 /// How gate and up [H, D] lie in one packed [2H, D]: row r of the first at packed row
@@ -411,6 +448,7 @@ SLUICE_EXPORT sluice_status sluice_plan_init(sluice_plan* plan, const sluice_pro
 /// What a plan needs and holds; 0, "" or -1 for null and for memory that is no plan. The strings
 /// live as long as the plan.
 SLUICE_EXPORT size_t sluice_plan_workspace_bytes(const sluice_plan* plan);
+SLUICE_EXPORT size_t sluice_plan_peer_bytes(const sluice_plan* plan);  ///< 0: no reduce
 SLUICE_EXPORT const char* sluice_plan_variant(const sluice_plan* plan);
 SLUICE_EXPORT const char* sluice_plan_config(const sluice_plan* plan);
 SLUICE_EXPORT sluice_choice_source sluice_plan_source(const sluice_plan* plan);

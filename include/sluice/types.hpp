@@ -109,7 +109,9 @@ enum class Op : std::uint8_t {
   kInputGrad = 8,    ///< dx = dg·Wg + du·Wu
   kWeightGrad = 9,   ///< dw_gate = dgᵀ·x, and dw_up = duᵀ·x if it is given
   kColumnSum = 10,   ///< db_gate = the sum of dg over tokens
+  kAllReduce = 11,   ///< the step behind kDown that Reduce adds, from its y as x; no problem's own
 };
+/// Operators that a problem may have: all but kAllReduce.
 inline constexpr int kOpCount = 11;
 
 /// act() of the gate. Every formula is in src/math/gate.hpp, once for all backends.

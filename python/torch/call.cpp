@@ -12,7 +12,6 @@
 #include <string>
 
 #include "binding/errors.hpp"
-#include "binding/plan_cache.hpp"
 #include "binding/problem.hpp"
 #include "threads.hpp"
 #include "workspace.hpp"
@@ -44,6 +43,9 @@ constexpr Description kDescriptions[] = {
 };
 
 const Description& description(Operand id) { return kDescriptions[static_cast<std::size_t>(id)]; }
+
+// Of a rank that waits for another, before it gives NaN: Torch's own limit for NCCL.
+constexpr std::int64_t kPeerLimitUs = 600'000'000;
 
 // Torch's tensors may have any number; a result's sizes and strides lie on the stack here.
 constexpr std::size_t kMaxDims = 64;
@@ -311,7 +313,7 @@ const Bound* Call::out(Operand id, const MaybeTensor& tensor) {
   return tensor ? &out(id, *tensor) : nullptr;
 }
 
-void Call::run() {
+const Prepared& Call::prepare() {
   std::uintptr_t addresses = kBestAlignment;
   for (std::size_t i = 0; i < count_; ++i) {
     addresses |= reinterpret_cast<std::uintptr_t>(bound_[i].data);
@@ -338,7 +340,31 @@ void Call::run() {
     // Sums over no tokens, which run() leaves alone.
     if (problem_.m == 0 && wanted.access == SLUICE_WRITE) torch::stable::fill_(*bound.tensor, 0.0);
   }
-  run_with_workspace(prepared.plan, operands_, prepared.workspace_bytes, place_);
+  return prepared;
+}
+
+void Call::run() {
+  const Prepared& prepared = prepare();
+  run_with_workspace({prepared.plan, operands_, nullptr}, prepared.workspace_bytes, place_);
+}
+
+std::int64_t Call::run(const Ranks& ranks) {
+  const std::size_t world = ranks.peers.size();
+  if (world > SLUICE_MAX_RANKS) refuse("peers", "got %zu, wanted 2, 4 or 8", world);
+  problem_.reduce.kind = SLUICE_ALL_REDUCE;
+  problem_.reduce.rank = static_cast<std::int32_t>(ranks.rank);
+  problem_.reduce.world = static_cast<std::int32_t>(world);
+  const Prepared& prepared = prepare();
+  const auto wanted = static_cast<std::int64_t>(sluice_plan_peer_bytes(&prepared.plan));
+  if (wanted > ranks.peer_bytes) return wanted;
+  sluice_peers peers{};
+  peers.struct_size = sizeof(peers);
+  static_assert(sizeof(ranks.peers[0]) == sizeof(peers.buffers[0]));
+  std::memcpy(peers.buffers, ranks.peers.data(), world * sizeof(peers.buffers[0]));
+  peers.bytes = static_cast<std::size_t>(ranks.peer_bytes);
+  peers.time_limit_us = kPeerLimitUs;
+  run_with_workspace({prepared.plan, operands_, &peers}, prepared.workspace_bytes, place_);
+  return wanted;
 }
 
 }  // namespace sluice_torch

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <optional>
 #include <sluice/operands.hpp>  // Operand: the index that sluice_operand_query takes
+#include <vector>
 
+#include "binding/plan_cache.hpp"
 #include "place.hpp"
 
 namespace sluice_torch {
@@ -25,6 +27,13 @@ struct GateArguments {
   double alpha = 1.0;
   std::optional<double> limit;
   double up_offset = 0.0, gate_multiplier = 1.0, output_multiplier = 1.0;
+};
+
+/// A rank of a sum over ranks, as the operators' schemas have it.
+struct Ranks {
+  std::int64_t rank = 0;
+  std::vector<std::int64_t> peers;  ///< each rank's buffer, as this device addresses it
+  std::int64_t peer_bytes = 0;      ///< of each
 };
 
 /// An operand and what is asked of its tensor, read once: each question is a call through the ABI.
@@ -82,9 +91,13 @@ class Call {
   /// Plans, holds every operand against the plan's wishes, and runs. Throws std::invalid_argument
   /// naming the operand, else as binding/errors.hpp says.
   void run();
+  /// The same for y summed over ranks. Returns the bytes that each peer buffer needs; where there
+  /// are fewer, nothing has run.
+  std::int64_t run(const Ranks& ranks);
 
  private:
   Bound& bind(Operand id, const Tensor& tensor);
+  const sluice_binding::Prepared& prepare();
   [[nodiscard]] bool is_its_partner(const Bound& bound) const;
   void copy(Bound& bound, const char* why);
   // False where its partner has another one.

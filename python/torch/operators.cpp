@@ -5,6 +5,7 @@
 
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "call.hpp"
 #include "operator.hpp"
@@ -43,6 +44,10 @@ void add_residual(Call& call, const MaybeTensor& residual) {
 MaybeTensor unless_empty(bool asked_for, const Tensor& tensor) {
   return asked_for ? MaybeTensor(tensor) : MaybeTensor();
 }
+
+// y summed over ranks, and the bytes that each peer buffer needs: where they are more than those
+// given, y is not written.
+using Reduced = std::tuple<Tensor, int64_t>;
 
 // --- gate_up: h [.., H] from x [.., D]
 
@@ -86,18 +91,23 @@ std::tuple<Tensor, Tensor, Tensor> gate_up_save(const Tensor& x, const Tensor& w
 
 // --- down: y [.., D] from h [.., H]
 
-void down_out(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
-              const MaybeTensor& residual, bool weights_static, const Tensor& out) {
+Call call_of_down(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
+                  const MaybeTensor& residual, bool weights_static, const Tensor& y) {
   Call call(SLUICE_DOWN);
   const Bound& in = call.in(Operand::kH, h);
   const Bound& weight = call.in(Operand::kWDown, w_down);
   call.dims(in.rows, weight.rows, in.cols).types(in.dtype, weight.dtype);
-  call.problem().y_dtype = call.out(Operand::kY, out).dtype;
+  call.problem().y_dtype = call.out(Operand::kY, y).dtype;
   call.problem().bias_down = b_down ? 1 : 0;
   call.problem().weights_static = weights_static ? 1 : 0;
   add_residual(call, residual);
   call.in(Operand::kBDown, b_down);
-  call.run();
+  return call;
+}
+
+void down_out(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
+              const MaybeTensor& residual, bool weights_static, const Tensor& out) {
+  call_of_down(h, w_down, b_down, residual, weights_static, out).run();
 }
 
 Tensor down(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
@@ -107,12 +117,20 @@ Tensor down(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
   return y;
 }
 
+Reduced down_reduce(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
+                    const MaybeTensor& residual, bool weights_static, int64_t rank,
+                    const std::vector<int64_t>& peers, int64_t peer_bytes) {
+  Tensor y = empty_with_width(h, rows_of("w_down", w_down));
+  Call call = call_of_down(h, w_down, b_down, residual, weights_static, y);
+  return {y, call.run({rank, peers, peer_bytes})};
+}
+
 // --- mlp: y [.., D] from x [.., D]
 
-void mlp_run(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
-             const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
-             const MaybeTensor& residual, const GateArguments& gate, bool weights_static,
-             const Tensor& y, const MaybeTensor& g, const MaybeTensor& u) {
+Call call_of_mlp(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
+                 const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
+                 const MaybeTensor& residual, const GateArguments& gate, bool weights_static,
+                 const Tensor& y, const MaybeTensor& g, const MaybeTensor& u) {
   Call call = call_with_gate_up(SLUICE_MLP, x, w_gate, w_up, b_gate, b_up, gate);
   call.problem().y_dtype = call.out(Operand::kY, y).dtype;
   call.problem().bias_down = b_down ? 1 : 0;
@@ -123,23 +141,34 @@ void mlp_run(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Te
   call.in(Operand::kBDown, b_down);
   call.out(Operand::kG, g);
   call.out(Operand::kU, u);
-  call.run();
+  return call;
 }
 
 void mlp_out(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
              const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
              const MaybeTensor& residual, const GateArguments& gate, bool weights_static,
              const Tensor& out) {
-  mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, gate, weights_static, out, {},
-          {});
+  call_of_mlp(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, gate, weights_static, out,
+              {}, {})
+      .run();
 }
 
 Tensor mlp(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
            const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
            const MaybeTensor& residual, const GateArguments& gate, bool weights_static) {
   Tensor y = empty_like(x);
-  mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, gate, weights_static, y, {}, {});
+  mlp_out(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, gate, weights_static, y);
   return y;
+}
+
+Reduced mlp_reduce(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
+                   const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
+                   const MaybeTensor& residual, const GateArguments& gate, bool weights_static,
+                   int64_t rank, const std::vector<int64_t>& peers, int64_t peer_bytes) {
+  Tensor y = empty_like(x);
+  Call call = call_of_mlp(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, gate,
+                          weights_static, y, {}, {});
+  return {y, call.run({rank, peers, peer_bytes})};
 }
 
 // Of x and the weights alone. Each argument left to its default costs the host some 0.1 us in
@@ -157,21 +186,22 @@ std::tuple<Tensor, Tensor, Tensor> mlp_save(const Tensor& x, const Tensor& w_gat
   Tensor y = empty_like(x);
   Tensor g = recompute ? empty_vector(x, 0) : empty_with_width(x, hidden);
   Tensor u = recompute ? empty_vector(x, 0) : empty_with_width(x, hidden);
-  mlp_run(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, gate, false, y,
-          unless_empty(!recompute, g), unless_empty(!recompute, u));
+  call_of_mlp(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, gate, false, y,
+              unless_empty(!recompute, g), unless_empty(!recompute, u))
+      .run();
   return {y, g, u};
 }
 
 // --- norm_mlp: y [.., D] from RMSNorm(x + x_residual); also the sum
 
-void norm_mlp_out(const Tensor& x, const Tensor& norm_weight, const Tensor& w_gate,
-                  const Tensor& w_up, const Tensor& w_down, const MaybeTensor& x_residual,
-                  const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
-                  double eps, double weight_offset, bool add_sum, const GateArguments& gate,
-                  bool weights_static, const Tensor& out, const MaybeTensor& x_sum) {
+Call call_of_norm_mlp(const Tensor& x, const Tensor& norm_weight, const Tensor& w_gate,
+                      const Tensor& w_up, const Tensor& w_down, const MaybeTensor& x_residual,
+                      const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
+                      double eps, double weight_offset, bool add_sum, const GateArguments& gate,
+                      bool weights_static, const Tensor& y, const MaybeTensor& x_sum) {
   Call call = call_with_gate_up(SLUICE_MLP, x, w_gate, w_up, b_gate, b_up, gate);
   sluice_problem& problem = call.problem();
-  problem.y_dtype = call.out(Operand::kY, out).dtype;
+  problem.y_dtype = call.out(Operand::kY, y).dtype;
   problem.bias_down = b_down ? 1 : 0;
   problem.weights_static = weights_static ? 1 : 0;
   problem.norm.enabled = 1;
@@ -184,7 +214,17 @@ void norm_mlp_out(const Tensor& x, const Tensor& norm_weight, const Tensor& w_ga
   call.in(Operand::kWDown, w_down);
   call.in(Operand::kBDown, b_down);
   call.out(Operand::kXSum, x_sum);
-  call.run();
+  return call;
+}
+
+void norm_mlp_out(const Tensor& x, const Tensor& norm_weight, const Tensor& w_gate,
+                  const Tensor& w_up, const Tensor& w_down, const MaybeTensor& x_residual,
+                  const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
+                  double eps, double weight_offset, bool add_sum, const GateArguments& gate,
+                  bool weights_static, const Tensor& out, const MaybeTensor& x_sum) {
+  call_of_norm_mlp(x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down, eps,
+                   weight_offset, add_sum, gate, weights_static, out, x_sum)
+      .run();
 }
 
 std::tuple<Tensor, Tensor> norm_mlp(const Tensor& x, const Tensor& norm_weight,
@@ -199,6 +239,21 @@ std::tuple<Tensor, Tensor> norm_mlp(const Tensor& x, const Tensor& norm_weight,
   norm_mlp_out(x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down, eps,
                weight_offset, add_sum, gate, weights_static, y, unless_empty(adds, x_sum));
   return {y, x_sum};
+}
+
+std::tuple<Tensor, Tensor, int64_t> norm_mlp_reduce(
+    const Tensor& x, const Tensor& norm_weight, const Tensor& w_gate, const Tensor& w_up,
+    const Tensor& w_down, const MaybeTensor& x_residual, const MaybeTensor& b_gate,
+    const MaybeTensor& b_up, const MaybeTensor& b_down, double eps, double weight_offset,
+    bool add_sum, const GateArguments& gate, bool weights_static, int64_t rank,
+    const std::vector<int64_t>& peers, int64_t peer_bytes) {
+  const bool adds = x_residual.has_value();
+  Tensor y = empty_like(x);
+  Tensor x_sum = adds ? empty_like(x) : empty_vector(x, 0);
+  Call call =
+      call_of_norm_mlp(x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down, eps,
+                       weight_offset, add_sum, gate, weights_static, y, unless_empty(adds, x_sum));
+  return {y, x_sum, call.run({rank, peers, peer_bytes})};
 }
 
 // --- norm: n [.., D], RMSNorm of x + x_residual; also the sum
@@ -376,6 +431,9 @@ void implement(torch::stable::detail::StableLibrary& library) {
   library.impl("gate_up_grad.out", TORCH_BOX((&Operator<&gate_up_grad_out, 3>::run)));
   library.impl("mlp_grad", TORCH_BOX(&Operator<&mlp_grad>::run));
   library.impl("mlp_grad.out", TORCH_BOX((&Operator<&mlp_grad_out, 7>::run)));
+  library.impl("_down_reduce", TORCH_BOX(&Operator<&down_reduce>::run));
+  library.impl("_mlp_reduce", TORCH_BOX(&Operator<&mlp_reduce>::run));
+  library.impl("_norm_mlp_reduce", TORCH_BOX(&Operator<&norm_mlp_reduce>::run));
 }
 
 }  // namespace
@@ -410,6 +468,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sluice, library) {
   const std::string is_static = ", bool weights_static=False";
   const std::string recompute = ", *, bool recompute=False";
   const std::string out = ", *, Tensor(a!) out) -> ()";
+  // Of a process group's name, in Python (ranks.py); below them, of its peer buffers.
+  const std::string group = ", *, str group) -> ";
+  const std::string ranks = ", *, int rank, int[] peers, int peer_bytes) -> ";
   for (const std::string& schema : {
            "gate_up(" + gate_up + is_static + ") -> Tensor",
            "gate_up.out(" + gate_up + is_static + out,
@@ -441,6 +502,13 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sluice, library) {
                ", bool accumulate=False, *, Tensor(a!)? dx=None, Tensor(b!)? dw_gate=None, "
                "Tensor(c!)? dw_up=None, Tensor(d!)? dw_down=None, Tensor(e!)? db_gate=None, "
                "Tensor(f!)? db_up=None, Tensor(g!)? db_down=None) -> ()",
+           "down_reduce(" + down + group + "Tensor",
+           "mlp_reduce(" + mlp + is_static + group + "Tensor",
+           "norm_mlp_reduce(" + norm_mlp + is_static + group + "(Tensor y, Tensor x_sum)",
+           "_down_reduce(" + down + ranks + "(Tensor y, int wanted_bytes)",
+           "_mlp_reduce(" + mlp + is_static + ranks + "(Tensor y, int wanted_bytes)",
+           "_norm_mlp_reduce(" + norm_mlp + is_static + ranks +
+               "(Tensor y, Tensor x_sum, int wanted_bytes)",
            std::string("_lies_in_a_pool(Tensor tensor) -> bool"),  // in Python: workspace.cpp
        }) {
     library.def(schema.c_str());

@@ -55,11 +55,10 @@ void* allocate(const Place& place, std::size_t bytes) {
   return sluice_binding::allocate_for_good(place, bytes);
 }
 
-void run(const sluice_plan& plan, const sluice_operands& operands,
-         const sluice_workspace& workspace, void* stream) {
+void run(const Work& work, const sluice_workspace& workspace, void* stream) {
   sluice_error error{};
-  const sluice_run_args args{sizeof(args), &operands, workspace, stream};
-  check(sluice_run(&plan, &args, &error), error);
+  const sluice_run_args args{sizeof(args), &work.operands, workspace, stream, work.peers};
+  check(sluice_run(&work.plan, &args, &error), error);
 }
 
 // `bytes` of the place's memory from Torch's allocator: on a stream that captures, from the graph's
@@ -93,9 +92,9 @@ class Scratch {
   Tensor tensor_;
 };
 
-void run_on_cpu(const sluice_plan& plan, const sluice_operands& operands, std::size_t bytes) {
+void run_on_cpu(const Work& work, std::size_t bytes) {
   const auto run_in = [&](const Scratch& scratch) {
-    run(plan, operands, {scratch.data(), scratch.bytes(), nullptr}, nullptr);
+    run(work, {scratch.data(), scratch.bytes(), nullptr}, nullptr);
   };
   const auto fresh = [&] {
     Scratch scratch(bytes, Place{});
@@ -211,8 +210,7 @@ bool borrows(Kept& kept, const Capture& capture, const Place& place) {
   return answer;
 }
 
-void run_on_cuda(const sluice_plan& plan, const sluice_operands& operands, std::size_t bytes,
-                 const Place& place, void* stream) {
+void run_on_cuda(const Work& work, std::size_t bytes, const Place& place, void* stream) {
   Kept& kept = kept_by(place, stream);
   const std::size_t scratch_bytes = bytes - kWorkspaceHeaderBytes;
   const Capture capture = capture_of(stream);
@@ -231,28 +229,27 @@ void run_on_cuda(const sluice_plan& plan, const sluice_operands& operands, std::
   }
   void* const header = capture.id == 0 ? kept.own : kept.header;
   if (capture.id == 0 && scratch_bytes <= kStreamBytes) {
-    return run(plan, operands, {kept.own + kWorkspaceHeaderBytes, scratch_bytes, header}, stream);
+    return run(work, {kept.own + kWorkspaceHeaderBytes, scratch_bytes, header}, stream);
   }
   if (borrowed) {
     const Scratch scratch(scratch_bytes, place);
-    return run(plan, operands, {scratch.data(), scratch_bytes, header}, stream);
+    return run(work, {scratch.data(), scratch_bytes, header}, stream);
   }
   if (kept.scratch_bytes < scratch_bytes) {  // what earlier calls got stays theirs
     const std::size_t whole = (scratch_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
     kept.scratch = kept.memory->take_for(capture.graph, place, whole);
     kept.scratch_bytes = whole;
   }
-  run(plan, operands, {kept.scratch, scratch_bytes, header}, stream);
+  run(work, {kept.scratch, scratch_bytes, header}, stream);
 }
 
 }  // namespace
 
-void run_with_workspace(const sluice_plan& plan, const sluice_operands& operands, std::size_t bytes,
-                        const Place& place) {
+void run_with_workspace(const Work& work, std::size_t bytes, const Place& place) {
   void* const stream = current_stream(place);
-  if (bytes == 0) return run(plan, operands, {}, stream);
-  if (!place.cuda) return run_on_cpu(plan, operands, bytes);
-  run_on_cuda(plan, operands, bytes, place, stream);
+  if (bytes == 0) return run(work, {}, stream);
+  if (!place.cuda) return run_on_cpu(work, bytes);
+  run_on_cuda(work, bytes, place, stream);
 }
 
 bool may_borrow(const Place& place) {

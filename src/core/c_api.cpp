@@ -285,6 +285,11 @@ size_t sluice_plan_workspace_bytes(const sluice_plan* plan) {
   return inside == nullptr ? 0 : inside->plan.workspace_bytes;
 }
 
+size_t sluice_plan_peer_bytes(const sluice_plan* plan) {
+  const StoredPlan* inside = stored(plan);
+  return inside == nullptr ? 0 : inside->plan.peer_bytes;
+}
+
 const char* sluice_plan_variant(const sluice_plan* plan) {
   const StoredPlan* inside = stored(plan);
   return inside == nullptr ? "" : inside->plan.variant_name();
@@ -319,7 +324,15 @@ sluice_status sluice_run(const sluice_plan* plan, const sluice_run_args* args,
   const auto operands = to_cpp(given->operands);
   if (!operands) return report(operands.error(), error);
   const sluice_workspace& w = given->workspace;
-  return finish(run(inside->plan, *operands, {w.data, w.bytes, w.header}, given->stream), error);
+  std::optional<Peers> peers;
+  if (inside->plan.peer_bytes > 0 && given->peers != nullptr) {
+    const auto converted = to_cpp(given->peers);
+    if (!converted) return report(converted.error(), error);
+    peers = *converted;
+  }
+  return finish(run(inside->plan, *operands, {w.data, w.bytes, w.header}, given->stream,
+                    peers ? &*peers : nullptr),
+                error);
 }
 
 sluice_status sluice_workspace_init(sluice_workspace workspace, const sluice_device* device,

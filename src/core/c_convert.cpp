@@ -58,10 +58,30 @@ static_assert(sizeof(sluice_layout) == sizeof(Layout) &&
 static_assert(sizeof(sluice_layouts) == sizeof(Layouts) &&
               offsetof(sluice_layouts, dw_down) == offsetof(Layouts, dw_down));
 static_assert(sizeof(sluice_operands) == sizeof(std::size_t) + sizeof(Operands) &&
-              offsetof(sluice_operands, db_down) ==
-                  sizeof(std::size_t) + offsetof(Operands, db_down));
+              offsetof(sluice_operands, y_norm) ==
+                  sizeof(std::size_t) + offsetof(Operands, y_norm));
+static_assert(same(SLUICE_REDUCE_NONE, ReduceKind::kNone) &&
+              same(SLUICE_ALL_REDUCE, ReduceKind::kAllReduce) && SLUICE_MAX_RANKS == kMaxRanks &&
+              SLUICE_PEER_HEADER_BYTES == kPeerHeaderBytes);
 static_assert(sizeof(sluice_error::message) == Error::kMaxMessage &&
               sizeof(sluice_device::name) == sizeof(Device::name));
+
+Norm norm_of(const sluice_norm& c, bool enabled, bool add) {
+  return {.enabled = enabled, .add = add, .eps = c.eps, .weight_offset = c.weight_offset};
+}
+
+// Where there is none its numbers are an older caller's zeros: they stay the defaults.
+Status convert_reduce(const sluice_reduce& c, Reduce* out) {
+  bool enabled = false;
+  bool add = false;
+  SLUICE_TRY(convert("reduce.kind", c.kind, 2, &out->kind));
+  SLUICE_TRY(convert("reduce.norm.enabled", c.norm.enabled, &enabled));
+  SLUICE_TRY(convert("reduce.norm.add", c.norm.add, &add));
+  out->rank = c.rank;
+  out->world = c.world;
+  if (enabled || add) out->norm = norm_of(c.norm, enabled, add);
+  return {};
+}
 
 }  // namespace
 
@@ -85,10 +105,11 @@ Expected<Problem> to_cpp(const sluice_problem* given) noexcept {
   p.gate.up_offset = c.gate.up_offset;
   p.gate.gate_multiplier = c.gate.gate_multiplier;
   p.gate.output_multiplier = c.gate.output_multiplier;
-  SLUICE_TRY(convert("norm.enabled", c.norm.enabled, &p.norm.enabled));
-  SLUICE_TRY(convert("norm.add", c.norm.add, &p.norm.add));
-  p.norm.eps = c.norm.eps;
-  p.norm.weight_offset = c.norm.weight_offset;
+  bool norm_enabled = false;
+  bool norm_add = false;
+  SLUICE_TRY(convert("norm.enabled", c.norm.enabled, &norm_enabled));
+  SLUICE_TRY(convert("norm.add", c.norm.add, &norm_add));
+  p.norm = norm_of(c.norm, norm_enabled, norm_add);
   SLUICE_TRY(convert("bias_gate_up", c.bias_gate_up, &p.bias_gate_up));
   SLUICE_TRY(convert("bias_down", c.bias_down, &p.bias_down));
   SLUICE_TRY(convert("save_g_u", c.save_g_u, &p.save_g_u));
@@ -99,6 +120,7 @@ Expected<Problem> to_cpp(const sluice_problem* given) noexcept {
   SLUICE_TRY(convert("round_gate", c.round_gate, &p.round_gate));
   p.alignment_bytes = c.alignment_bytes;
   p.layout = std::bit_cast<Layouts>(c.layout);
+  SLUICE_TRY(convert_reduce(c.reduce, &p.reduce));
   return p;
 }
 
@@ -155,6 +177,20 @@ Expected<Operands> to_cpp(const sluice_operands* given) noexcept {
   return operands;
 }
 
+Expected<Peers> to_cpp(const sluice_peers* given) noexcept {
+  const auto c = read(given, "peers");
+  if (!c) return c.error();
+  if (c->reserved != 0) {
+    return make_error(ErrorCode::kInvalidArgument, "peers.reserved: got %d, wanted 0", c->reserved);
+  }
+  Peers peers;
+  std::memcpy(peers.buffers, c->buffers, sizeof(peers.buffers));
+  peers.bytes = c->bytes;
+  peers.time_limit_us = c->time_limit_us;
+  SLUICE_TRY(convert("peers.share_device", c->share_device, &peers.share_device));
+  return peers;
+}
+
 Expected<Packing> to_cpp(const sluice_packing* given) noexcept {
   const auto c = read(given, "packing");
   if (!c) return c.error();
@@ -171,6 +207,11 @@ Expected<Packing> to_cpp(const sluice_packing* given) noexcept {
 }  // namespace sluice::c_api
 
 namespace sluice {
+namespace {
+
+sluice_norm c_norm(const Norm& n) { return {n.enabled, n.add, n.eps, n.weight_offset}; }
+
+}  // namespace
 
 sluice_problem to_c(const Problem& p) noexcept {
   sluice_problem c{};
@@ -190,7 +231,7 @@ sluice_problem to_c(const Problem& p) noexcept {
             p.gate.up_offset,
             p.gate.gate_multiplier,
             p.gate.output_multiplier};
-  c.norm = {p.norm.enabled, p.norm.add, p.norm.eps, p.norm.weight_offset};
+  c.norm = c_norm(p.norm);
   c.bias_gate_up = p.bias_gate_up;
   c.bias_down = p.bias_down;
   c.save_g_u = p.save_g_u;
@@ -201,6 +242,8 @@ sluice_problem to_c(const Problem& p) noexcept {
   c.round_gate = p.round_gate;
   c.alignment_bytes = p.alignment_bytes;
   c.layout = std::bit_cast<sluice_layouts>(p.layout);
+  c.reduce = {static_cast<sluice_reduce_kind>(p.reduce.kind), p.reduce.rank, p.reduce.world, {}};
+  if (p.reduce.norm.enabled || p.reduce.norm.add) c.reduce.norm = c_norm(p.reduce.norm);
   return c;
 }
 

@@ -41,6 +41,13 @@ inline sluice_status finish(const Status& status, sluice_error* error) noexcept 
 /// specialisation, which names its first new member.
 template <class T>
 inline constexpr std::size_t kFirstBytes = sizeof(T);
+template <>
+inline constexpr std::size_t kFirstBytes<sluice_problem> = offsetof(sluice_problem, reduce);
+template <>
+inline constexpr std::size_t kFirstBytes<sluice_operands> = offsetof(sluice_operands,
+                                                                     next_norm_weight);
+template <>
+inline constexpr std::size_t kFirstBytes<sluice_run_args> = offsetof(sluice_run_args, peers);
 
 // Reads a caller's struct of an older, equal or newer version. Members that this library does not
 // know must be zero, which every later version will define as "as before"; so are those that the
@@ -104,6 +111,7 @@ inline Status convert(const char* name, std::int32_t value, bool* out) {
 /// struct_size is left to write().
 [[nodiscard]] sluice_operand_spec to_c(const OperandSpec& s) noexcept;
 [[nodiscard]] Expected<Operands> to_cpp(const sluice_operands* given) noexcept;
+[[nodiscard]] Expected<Peers> to_cpp(const sluice_peers* given) noexcept;
 [[nodiscard]] Expected<Packing> to_cpp(const sluice_packing* given) noexcept;
 
 }  // namespace sluice::c_api

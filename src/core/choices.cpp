@@ -41,6 +41,8 @@ struct Alternatives {
 
 bool is_whole(const Recipe& recipe) { return !recipe.kernels(Role::kWhole).empty(); }
 
+bool reduces(const Problem& p) { return p.reduce.kind != ReduceKind::kNone; }
+
 bool may_have_norm(const Problem& p) { return p.op == Op::kGateUp || p.op == Op::kMlp; }
 
 // Calls `visit` with the forms that the problem may have, in the order in which they should be
@@ -100,8 +102,10 @@ Roles roles_of(const Form& form) {
       break;
     case Op::kGateMul:
     case Op::kGateMulGrad:
-      break;  // only recipes of one kernel have them
+    case Op::kAllReduce:
+      break;  // only recipes of one kernel have them, or none
   }
+  if (reduces(p)) roles.add(Role::kAllReduce);
   return roles;
 }
 
@@ -190,6 +194,7 @@ std::size_t paired_choices(const Form& form, std::span<Steps> out) {
     if (form.norm_step) out[i].add(alternatives(form, Role::kNorm, 1).at[0]);
     out[i].add({kernel, pairs[i][0], Role::kGateUp});
     out[i].add({kernel, pairs[i][1], Role::kDown});
+    if (reduces(form.problem)) out[i].add(alternatives(form, Role::kAllReduce, 1).at[0]);
   }
   return count;
 }
@@ -260,6 +265,7 @@ Reason refusal(const Recipe& recipe, const Problem& problem, const Device& devic
                   to_string(device.backend));
   }
   if (!recipe.ops.contains(problem.op)) return refuse("has no %s", to_string(problem.op));
+  if (reduces(problem) && is_whole(recipe)) return refuse("has no all_reduce");
   Reason reason;
   for_each_form(recipe, problem, device, [&](const Form& form) {
     reason = form_refusal(form);

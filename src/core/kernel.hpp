@@ -56,6 +56,7 @@ struct Step {
   void* scratch = nullptr;  ///< what scratch_bytes() asked for
   void* header = nullptr;   ///< of the workspace; null where no step has scratch
   Stream stream = nullptr;
+  const Peers* peers = nullptr;  ///< checked; of kAllReduce
 
   [[nodiscard]] OperandSpec spec(Operand id) const noexcept { return operand_spec(problem, id); }
   /// The operand's pointer; null where the problem does not use it or the caller gave none.
@@ -92,6 +93,8 @@ struct Kernel {
   std::string (*describe)(const StepView&);
   /// Bytes of scratch, which is the step's own while it runs; null for none.
   std::size_t (*scratch_bytes)(const StepView&) noexcept = nullptr;
+  /// Bytes of Plan::peer_bytes; null for none.
+  std::size_t (*peer_bytes)(const StepView&) noexcept = nullptr;
 };
 
 /// The most configs that one kernel offers for one problem.

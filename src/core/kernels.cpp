@@ -19,6 +19,7 @@ constexpr const Kernel* kKernels[] = {
     &cuda::kSm80Decode,   // mma.sync, up to 64 tokens: gate_up, down
     &cuda::kSm80Gemm,     // mma.sync: gate_up, down
     &cuda::kNorm,         // RMSNorm, add + RMSNorm
+    &cuda::kAllReduce,    // y summed over ranks, and the next RMSNorm
     &cuda::kElementwise,  // the gate alone, at the speed of memory
     &cuda::kColumnSum,    // biases' gradients
     &cuda::kSimt,         // any GPU, every operator

@@ -24,6 +24,8 @@ HiddenGrads hidden_grads(const Problem& p, const Operands& given, void* scratch)
   return {base, base == nullptr ? nullptr : base + p.h * size_bytes(p.x_dtype)};
 }
 
+bool reduces(const Problem& p) { return p.reduce.kind != ReduceKind::kNone; }
+
 bool keeps_sum(const Problem& p) { return p.norm.add && p.residual == Residual::kNormInput; }
 
 // What all steps have of the whole; flags that only some operators know are off.
@@ -32,6 +34,7 @@ Problem part_of(const Problem& p, Op op) {
   q.op = op;
   q.norm = {};
   q.residual = Residual::kNone;
+  q.reduce = {};
   q.bias_gate_up = q.bias_down = false;
   q.save_g_u = q.recompute = q.accumulate_dw = q.save_dg_du = false;
   // Parts of scratch keep no promise beyond this.
@@ -93,24 +96,51 @@ Lowered lower_gate_up(const Problem& p, bool norm_step, const Operands& given, b
   return step;
 }
 
-Lowered lower_down(const Problem& p, const Operands& given, bool sum_given,
-                   const ScratchParts<void*>& scratch) {
-  Lowered step{part_of(p, Op::kDown), {}};
+// What is added to the product, in the step that writes the operator's y.
+void bind_y(const Problem& p, const Operands& given, bool sum_given,
+            const ScratchParts<void*>& scratch, Lowered& step) {
   Problem& q = step.problem;
   q.bias_down = p.bias_down;
   q.residual = p.residual;
   Operands& o = step.operands;
-  o.h = scratch.h;
-  q.layout.h = {};
-  o.w_down = given.w_down;
   o.b_down = given.b_down;
   o.residual = given.residual;
   o.y = given.y;
-  if (p.residual != Residual::kNormInput) return step;
+  if (p.residual != Residual::kNormInput) return;
   // r: the sum, where its owner or scratch keeps it, or x itself.
   q.residual = Residual::kOperand;
   q.layout.residual = !p.norm.add ? p.layout.x : sum_given ? p.layout.x_sum : Layout{};
   o.residual = !p.norm.add ? given.x : sum_given ? given.x_sum : scratch.r;
+}
+
+Lowered lower_down(const Problem& p, const Operands& given, bool sum_given,
+                   const ScratchParts<void*>& scratch) {
+  Lowered step{part_of(p, Op::kDown), {}};
+  Operands& o = step.operands;
+  o.h = given.h;
+  if (p.op != Op::kDown) {
+    o.h = scratch.h;
+    step.problem.layout.h = {};
+  }
+  o.w_down = given.w_down;
+  if (reduces(p)) {  // n is read by now
+    o.y = scratch.n;
+    step.problem.layout.y = {};
+  } else {
+    bind_y(p, given, sum_given, scratch, step);
+  }
+  return step;
+}
+
+Lowered lower_all_reduce(const Problem& p, const Operands& given, bool sum_given,
+                         const ScratchParts<void*>& scratch) {
+  Lowered step{part_of(p, Op::kAllReduce), {}};
+  step.problem.reduce = p.reduce;
+  step.problem.layout.x = {};
+  step.operands.x = scratch.n;
+  step.operands.next_norm_weight = given.next_norm_weight;
+  step.operands.y_norm = given.y_norm;
+  bind_y(p, given, sum_given, scratch, step);
   return step;
 }
 
@@ -200,7 +230,9 @@ bool is_all(const Problem& p, Role role, bool norm_step) {
     case Role::kGateUp:
       return p.op == Op::kGateUp && !norm_step;
     case Role::kDown:
-      return p.op == Op::kDown;
+      return p.op == Op::kDown && !reduces(p);
+    case Role::kAllReduce:
+      return false;
     default:
       return p.op != Op::kMlpGrad;
   }
@@ -232,6 +264,8 @@ const char* name_of(Role role, Op op) noexcept {
       return "column_sum_up";
     case Role::kColumnSumDown:
       return "column_sum_down";
+    case Role::kAllReduce:
+      return "all_reduce";
   }
   return "invalid role";
 }
@@ -256,6 +290,8 @@ Lowered lower(const Problem& p, Role role, bool norm_step, const Operands* given
     case Role::kWeightGrad:
     case Role::kWeightGradDown:
       return lower_weight_grad(p, role == Role::kWeightGradDown, operands, scratch);
+    case Role::kAllReduce:
+      return lower_all_reduce(p, operands, sum_given, scratch);
     default:
       return lower_column_sum(p, role, operands, scratch);
   }
@@ -275,7 +311,7 @@ ScratchParts<std::size_t> scratch_bytes(const Problem& p, const Device& device, 
   const bool whole = steps.front().role == Role::kWhole;
   const bool grad = p.op == Op::kMlpGrad;
   if (!whole) {
-    if (norm_step && p.op != Op::kNorm) bytes.n = matrix(p.d);
+    if ((norm_step && p.op != Op::kNorm) || reduces(p)) bytes.n = matrix(p.d);
     if (p.norm.enabled && keeps_sum(p)) bytes.r = matrix(p.d);
     if (p.op == Op::kMlp || grad) bytes.h = matrix(p.h);
     if (grad && !p.save_dg_du) bytes.dg_du = matrix(2 * p.h);

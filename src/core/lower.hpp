@@ -23,6 +23,7 @@ enum class Role : std::uint8_t {
   kColumnSumGate,   ///< db_gate from dg
   kColumnSumUp,     ///< db_up from du
   kColumnSumDown,   ///< db_down from dy
+  kAllReduce,       ///< y of all ranks from kDown's, and the next norm of it
 };
 
 /// "gate_up": a step as configs and explain() name it. kWhole has its operator's name.

@@ -33,6 +33,8 @@ const char* to_string(Op op) noexcept {
       return "weight_grad";
     case Op::kColumnSum:
       return "column_sum";
+    case Op::kAllReduce:
+      return "all_reduce";
   }
   return "invalid op";
 }

@@ -63,14 +63,16 @@ constexpr Use if_set(bool flag, Use use) { return flag ? use : kUnused; }
 Use use_of(const Problem& p, Operand id) {
   const bool forward_gemm = p.op == Op::kGateUp || p.op == Op::kMlp;
   const bool norm = (forward_gemm && p.norm.enabled) || p.op == Op::kNorm;
-  const bool writes_y = p.op == Op::kDown || p.op == Op::kMlp;
+  const bool all_reduce = p.op == Op::kAllReduce;
+  const bool writes_y = p.op == Op::kDown || p.op == Op::kMlp || all_reduce;
   const bool grad = p.op == Op::kGateMulGrad || p.op == Op::kGateUpGrad;
   const bool mlp_grad = p.op == Op::kMlpGrad;
   const Use gradient = {p.accumulate_dw ? Access::kReadWrite : Access::kWrite, false};
   switch (id) {
     case Operand::kX:
-      return if_set(forward_gemm || mlp_grad || p.op == Op::kNorm || p.op == Op::kWeightGrad,
-                    kReads);
+      return if_set(
+          forward_gemm || mlp_grad || p.op == Op::kNorm || p.op == Op::kWeightGrad || all_reduce,
+          kReads);
     case Operand::kXResidual:
       return if_set(norm && p.norm.add, kReads);
     case Operand::kXSum:
@@ -81,7 +83,7 @@ Use use_of(const Problem& p, Operand id) {
     case Operand::kWUp:
       return if_set(forward_gemm || mlp_grad || p.op == Op::kInputGrad, kReads);
     case Operand::kWDown:
-      return if_set(writes_y || p.op == Op::kGateUpGrad || mlp_grad, kReads);
+      return if_set((writes_y && !all_reduce) || p.op == Op::kGateUpGrad || mlp_grad, kReads);
     case Operand::kBGate:
     case Operand::kBUp:
       return if_set(p.bias_gate_up && (forward_gemm || (mlp_grad && p.recompute)), kReads);
@@ -125,6 +127,10 @@ Use use_of(const Problem& p, Operand id) {
       return if_set(mlp_grad && p.bias_gate_up, gradient);
     case Operand::kDbDown:
       return if_set(mlp_grad && p.bias_down, gradient);
+    case Operand::kNextNormWeight:
+      return if_set(writes_y && p.reduce.norm.enabled, kReads);
+    case Operand::kYNorm:
+      return if_set(writes_y && p.reduce.norm.enabled, kWrites);
   }
   return kUnused;
 }
@@ -258,6 +264,7 @@ double flops(const Problem& p) noexcept {
       return 2 * gemm;
     case Op::kNorm:
     case Op::kColumnSum:
+    case Op::kAllReduce:
       return 0;
   }
   return 0;

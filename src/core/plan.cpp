@@ -148,6 +148,11 @@ void lay_out(Plan& plan) {
   place(bytes.dg_du, plan.scratch.dg_du);
   place(bytes.kernel, plan.scratch.kernel);
   plan.workspace_bytes = used == 0 ? 0 : kWorkspaceHeaderBytes + used;
+  for (const PlannedStep& step : steps) {
+    if (step.kernel->peer_bytes == nullptr) continue;
+    const Problem q = lower(plan.problem, step.role, has_norm_step(steps), nullptr, {}).problem;
+    plan.peer_bytes = step.kernel->peer_bytes({q, plan.device, step.config, plan.threads});
+  }
 }
 
 }  // namespace

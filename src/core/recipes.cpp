@@ -22,10 +22,12 @@ KernelList whole(Role role) noexcept {
 
 constexpr const Kernel* kNorms[] = {&cuda::kNorm};
 constexpr const Kernel* kColumnSums[] = {&cuda::kColumnSum};
+constexpr const Kernel* kAllReduces[] = {&cuda::kAllReduce};
 
 KernelList decode(Role role) noexcept {
   static constexpr const Kernel* kDecode[] = {&cuda::kSm90Decode};
   if (role == Role::kNorm) return kNorms;
+  if (role == Role::kAllReduce) return kAllReduces;
   return role == Role::kGateUp || role == Role::kDown ? KernelList(kDecode) : KernelList{};
 }
 
@@ -49,6 +51,8 @@ KernelList sm90(Role role) noexcept {
     case Role::kColumnSumUp:
     case Role::kColumnSumDown:
       return kColumnSums;
+    case Role::kAllReduce:
+      return kAllReduces;
   }
   return {};
 }
@@ -56,6 +60,7 @@ KernelList sm90(Role role) noexcept {
 KernelList sm80(Role role) noexcept {
   static constexpr const Kernel* kOwn[] = {&cuda::kSm80Decode, &cuda::kSm80Gemm};
   if (role == Role::kNorm) return kNorms;
+  if (role == Role::kAllReduce) return kAllReduces;
   return role == Role::kGateUp || role == Role::kDown ? KernelList(kOwn) : KernelList{};
 }
 

@@ -117,6 +117,34 @@ Status check_workspace(const Plan& plan, const Workspace& workspace, const Spans
   return check_workspace_apart(plan, spans, "workspace.header", workspace.header, apart);
 }
 
+Status check_peers(const Plan& plan, const Peers* peers, const Spans& spans) {
+  if (plan.peer_bytes == 0) return {};
+  const Reduce& reduce = plan.problem.reduce;
+  if (peers == nullptr) {
+    return make_error(kBad, "peers: got null, wanted the buffers of %d ranks", reduce.world);
+  }
+  if (peers->bytes < plan.peer_bytes || peers->bytes % (2 * kPeerAlignment) != 0) {
+    return make_error(kBad, "peers.bytes: got %zu, wanted at least %zu, a multiple of %zu",
+                      peers->bytes, plan.peer_bytes, 2 * kPeerAlignment);
+  }
+  if (peers->time_limit_us < 0) {
+    return make_error(kBad, "peers.time_limit_us: got %lld, wanted 0 or more",
+                      ll{peers->time_limit_us});
+  }
+  for (int r = 0; r < reduce.world; ++r) {
+    const void* const buffer = peers->buffers[r];
+    if (buffer == nullptr || reinterpret_cast<std::uintptr_t>(buffer) % kPeerAlignment != 0) {
+      return make_error(kBad, "peers.buffers[%d]: got %p, wanted a multiple of %zu, not null", r,
+                        buffer, kPeerAlignment);
+    }
+    if (std::find(peers->buffers, peers->buffers + r, buffer) != peers->buffers + r) {
+      return make_error(kBad, "peers.buffers[%d]: got %p, which is another rank's too", r, buffer);
+    }
+  }
+  return check_workspace_apart(plan, spans, "peers.buffers[rank]", peers->buffers[reduce.rank],
+                               peers->bytes);
+}
+
 Status check_operands(const Plan& plan, const Operands& operands, Spans& spans) {
   for (int i = 0; i < kOperandCount; ++i) {
     const auto id = static_cast<Operand>(i);
@@ -147,7 +175,8 @@ Status check_pair(const Plan& plan, const Operands& operands) {
                     operands.du == nullptr ? "dw_up" : "du");
 }
 
-Status check(const Plan& plan, const Operands& operands, const Workspace& workspace) {
+Status check(const Plan& plan, const Operands& operands, const Workspace& workspace,
+             const Peers* peers) {
   if (plan.recipe == nullptr) {
     return make_error(kBad, "plan: got an empty plan, wanted one that plan() returned");
   }
@@ -155,16 +184,19 @@ Status check(const Plan& plan, const Operands& operands, const Workspace& worksp
   Spans spans;
   SLUICE_TRY(check_operands(plan, operands, spans));
   SLUICE_TRY(check_pair(plan, operands));
+  SLUICE_TRY(check_peers(plan, peers, spans));
   return check_workspace(plan, workspace, spans);
 }
 
 // A call of run(): where its steps find what.
 class Call {
  public:
-  Call(const Plan& plan, const Operands& operands, const Workspace& workspace, Stream stream)
+  Call(const Plan& plan, const Operands& operands, const Workspace& workspace, Stream stream,
+       const Peers* peers)
       : plan_(plan),
         operands_(operands),
         stream_(stream),
+        peers_(peers),
         norm_step_(detail::has_norm_step(std::span(plan.steps.data(), std::size_t{1}))) {
     if (plan.workspace_bytes == 0) return;
     char* const data = static_cast<char*>(workspace.data);
@@ -191,7 +223,8 @@ class Call {
             .executor = plan_.executor,
             .scratch = scratch_.kernel,
             .header = header_,
-            .stream = stream_};
+            .stream = stream_,
+            .peers = peers_};
   }
   // Whether nobody asks for what the step makes.
   [[nodiscard]] bool is_skipped(int i) const {
@@ -218,6 +251,7 @@ class Call {
   const Plan& plan_;
   const Operands& operands_;
   Stream stream_;
+  const Peers* peers_;
   bool norm_step_ = false;
   void* header_ = nullptr;
   ScratchParts<void*> scratch_{};
@@ -225,7 +259,7 @@ class Call {
 
 // Launches the steps from `first` to in front of `end`.
 Status launch(const Plan& plan, const Operands& operands, const Workspace& workspace, Stream stream,
-              int first, int end) {
+              const Peers* peers, int first, int end) {
   if (plan.problem.m == 0) return {};
 #if defined(SLUICE_WITH_CUDA)
   std::optional<cuda::DeviceGuard> guard;
@@ -234,7 +268,7 @@ Status launch(const Plan& plan, const Operands& operands, const Workspace& works
     SLUICE_TRY(guard->status());
   }
 #endif
-  const Call call(plan, operands, workspace, stream);
+  const Call call(plan, operands, workspace, stream, peers);
   detail::Lowered lowered = call.lower(first);
   for (int i = first; i < end; ++i) {
     const bool last = i + 1 == end;
@@ -260,17 +294,17 @@ Status check_index(const Plan& plan, int index) {
 
 }  // namespace
 
-Status run(const Plan& plan, const Operands& operands, Workspace workspace,
-           Stream stream) noexcept {
-  SLUICE_TRY(check(plan, operands, workspace));
-  return launch(plan, operands, workspace, stream, 0, plan.step_count);
+Status run(const Plan& plan, const Operands& operands, Workspace workspace, Stream stream,
+           const Peers* peers) noexcept {
+  SLUICE_TRY(check(plan, operands, workspace, peers));
+  return launch(plan, operands, workspace, stream, peers, 0, plan.step_count);
 }
 
 Expected<StepCall> step_call(const Plan& plan, int index, const Operands& operands,
-                             Workspace workspace) noexcept {
-  SLUICE_TRY(check(plan, operands, workspace));
+                             Workspace workspace, const Peers* peers) noexcept {
+  SLUICE_TRY(check(plan, operands, workspace, peers));
   SLUICE_TRY(check_index(plan, index));
-  const Call call(plan, operands, workspace, nullptr);
+  const Call call(plan, operands, workspace, nullptr, peers);
   const detail::Lowered lowered = call.lower(index);
   return StepCall{detail::name_of(call.at(index).role, plan.problem.op),
                   call.at(index).kernel->name, lowered.problem, lowered.operands,
@@ -278,10 +312,10 @@ Expected<StepCall> step_call(const Plan& plan, int index, const Operands& operan
 }
 
 Status run_step(const Plan& plan, int index, const Operands& operands, Workspace workspace,
-                Stream stream) noexcept {
-  SLUICE_TRY(check(plan, operands, workspace));
+                Stream stream, const Peers* peers) noexcept {
+  SLUICE_TRY(check(plan, operands, workspace, peers));
   SLUICE_TRY(check_index(plan, index));
-  return launch(plan, operands, workspace, stream, index, index + 1);
+  return launch(plan, operands, workspace, stream, peers, index, index + 1);
 }
 
 Status workspace_init(Workspace workspace, const Device& device, Stream stream) noexcept {

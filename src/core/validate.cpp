@@ -72,6 +72,16 @@ Status check_gate(const Gate& gate) {
   return {};
 }
 
+Status check_norm(const char* name, const Norm& norm) {
+  if (!(norm.eps > 0) || !std::isfinite(norm.eps)) {
+    return make_error(kBad, "%s.eps: got %g, wanted a finite number above 0", name,
+                      static_cast<double>(norm.eps));
+  }
+  if (std::isfinite(norm.weight_offset)) return {};
+  return make_error(kBad, "%s.weight_offset: got %f, wanted a finite number", name,
+                    static_cast<double>(norm.weight_offset));
+}
+
 Status check_flags(const Problem& p) {
   const bool prologue = p.op == Op::kGateUp || p.op == Op::kMlp;
   const bool epilogue = p.op == Op::kDown || p.op == Op::kMlp;
@@ -93,13 +103,7 @@ Status check_flags(const Problem& p) {
   if (p.norm.add && !p.norm.enabled) {
     return make_error(kBad, "norm.add: set without norm.enabled");
   }
-  if (p.norm.enabled) {
-    if (!(p.norm.eps > 0) || !std::isfinite(p.norm.eps)) {
-      return make_error(kBad, "norm.eps: got %g, wanted a finite number above 0",
-                        static_cast<double>(p.norm.eps));
-    }
-    SLUICE_TRY(check_finite("norm.weight_offset", p.norm.weight_offset));
-  }
+  if (p.norm.enabled) SLUICE_TRY(check_norm("norm", p.norm));
   SLUICE_TRY(check_enum("residual", static_cast<int>(p.residual), 3));
   if (p.residual != Residual::kNone && !epilogue) return misplaced("residual", "down and mlp");
   if (p.residual == Residual::kNormInput && !p.norm.enabled) {
@@ -121,6 +125,31 @@ Status check_flags(const Problem& p) {
     return misplaced("bias_down", "down, mlp and mlp_grad");
   }
   return {};
+}
+
+// Of no collective all is zero, as an older caller's.
+Status check_reduce(const Problem& p) {
+  const Reduce& r = p.reduce;
+  SLUICE_TRY(check_enum("reduce.kind", static_cast<int>(r.kind), 2));
+  if (r.kind == ReduceKind::kNone) {
+    if (r.rank == 0 && r.world == 0 && !r.norm.enabled) return {};
+    return make_error(kBad, "reduce.kind: got none beside rank %d, world %d%s, wanted all_reduce",
+                      r.rank, r.world, r.norm.enabled ? " and a norm" : "");
+  }
+  if (p.op != Op::kDown && p.op != Op::kMlp) {
+    return make_error(kBad, "reduce: set for %s, wanted only for down and mlp", to_string(p.op));
+  }
+  if (r.world != 2 && r.world != 4 && r.world != 8) {
+    return make_error(kBad, "reduce.world: got %d, wanted 2, 4 or 8", r.world);
+  }
+  if (r.rank < 0 || r.rank >= r.world) {
+    return make_error(kBad, "reduce.rank: got %d, wanted 0 to %d", r.rank, r.world - 1);
+  }
+  if (!r.norm.enabled) return {};
+  if (r.norm.add) {
+    return make_error(kBad, "reduce.norm.add: set, wanted false: residual is what y adds");
+  }
+  return check_norm("reduce.norm", r.norm);
 }
 
 bool may_have_row_blocks(Operand id) {
@@ -234,6 +263,7 @@ Status validate(const Problem& p) noexcept {
   SLUICE_TRY(check_dims(p));
   SLUICE_TRY(check_gate(p.gate));
   SLUICE_TRY(check_flags(p));
+  SLUICE_TRY(check_reduce(p));
   const std::int64_t align = p.alignment_bytes;
   if (align < 1 || align > 4096 || (align & (align - 1)) != 0) {
     return make_error(kBad, "alignment_bytes: got %lld, wanted a power of two from 1 to 4096",

@@ -286,6 +286,7 @@ Schedule make_schedule(const Problem& p, const Device& device, int threads,
     case Op::kInputGrad:
     case Op::kWeightGrad:
     case Op::kColumnSum:
+    case Op::kAllReduce:
       break;
   }
   s.bytes = arena.used();

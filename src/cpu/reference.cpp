@@ -73,6 +73,8 @@ class Reference {
         return;
       case Op::kColumnSum:
         return bias_grad(Operand::kDbGate, elements(Operand::kDg), p_.h);
+      case Op::kAllReduce:
+        return;  // of no plan for a CPU
     }
   }
 

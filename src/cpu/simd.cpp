@@ -101,6 +101,7 @@ Status launch(const detail::Step& step, const detail::Step* /*next*/) noexcept {
     case Op::kInputGrad:
     case Op::kWeightGrad:
     case Op::kColumnSum:
+    case Op::kAllReduce:
       return make_error(ErrorCode::kInternal, "cpu.simd: has no %s", to_string(step.problem.op));
   }
   return {};

@@ -11,7 +11,8 @@ namespace sluice::cuda {
 [[nodiscard]] inline detail::Reason half_type_refusal(const Problem& p) noexcept {
   const bool half = p.x_dtype == DType::kBF16 || p.x_dtype == DType::kF16;
   const bool has_weights = p.op != Op::kWeightGrad && p.op != Op::kColumnSum;
-  const bool has_y = p.op == Op::kDown || p.op == Op::kGateUpGrad || p.op == Op::kNorm;
+  const bool has_y =
+      p.op == Op::kDown || p.op == Op::kGateUpGrad || p.op == Op::kNorm || p.op == Op::kAllReduce;
   if (!half || (has_weights && p.w_dtype != p.x_dtype) || (has_y && p.y_dtype != p.x_dtype)) {
     return detail::refuse("takes bf16 or fp16, the same for x, weights, y and dy; got %s, %s, %s",
                           to_string(p.x_dtype), to_string(p.w_dtype), to_string(p.y_dtype));

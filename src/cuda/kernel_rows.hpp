@@ -40,6 +40,9 @@ extern const detail::Kernel kSm80Gemm;
 // norm/step.cpp: RMSNorm, add + RMSNorm, bf16 and fp16.
 extern const detail::Kernel kNorm;
 
+// all_reduce/step.cpp: y summed over ranks, and the next RMSNorm of it, bf16 and fp16.
+extern const detail::Kernel kAllReduce;
+
 // elementwise/step.cpp: gate_mul and its gradient at the speed of memory.
 extern const detail::Kernel kElementwise;
 

@@ -16,7 +16,7 @@ namespace {
 
 // A new member of Problem that changes a kernel's time belongs in ProblemKey: see to it, then set
 // the size.
-static_assert(sizeof(void*) != 8 || sizeof(Problem) == 656);
+static_assert(sizeof(void*) != 8 || sizeof(Problem) == 680);
 
 constexpr std::string_view kCublasLt = ", cuBLASLt ";  // in driver_text(), before the version
 
@@ -79,7 +79,14 @@ bool ProblemKey::same_shape(const ProblemKey& o) const noexcept {
   return at_m == *this;
 }
 
-ProblemKey key_of(const Problem& p, const Device& device) noexcept {
+ProblemKey key_of(const Problem& problem, const Device& device) noexcept {
+  // What is timed of a sum over ranks is what precedes it, to which nothing is added.
+  Problem p = problem;
+  if (p.reduce.kind != ReduceKind::kNone) {
+    p.reduce = {};
+    p.bias_down = false;
+    p.residual = Residual::kNone;
+  }
   ProblemKey key;
   key.op = static_cast<std::uint8_t>(p.op);
   key.x_dtype = static_cast<std::uint8_t>(p.x_dtype);

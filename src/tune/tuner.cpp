@@ -221,6 +221,11 @@ Status check(std::span<const Problem> problems, const TuneOptions& options) {
     if (problem.m == 0) {
       return make_error(ErrorCode::kInvalidArgument, "m: got 0, wanted at least 1 to tune");
     }
+    if (problem.reduce.kind != ReduceKind::kNone) {
+      return make_error(ErrorCode::kUnsupported,
+                        "reduce: a sum over ranks cannot be timed by one of them; tune the problem "
+                        "without it, whose entry serves both");
+    }
   }
   return {};
 }

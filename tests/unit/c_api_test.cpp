@@ -258,6 +258,19 @@ TEST(CApi, EveryMemberComesThrough) {
   named("accumulate_dw: set for mlp", [](auto& p) { p.accumulate_dw = 1; });
   named("save_dg_du: set for mlp", [](auto& p) { p.save_dg_du = 1; });
   named("round_gate: set for mlp", [](auto& p) { p.round_gate = 1; });
+  constexpr sluice_norm kNorm{1, 0, 1e-5F, 0};
+  named("reduce.kind: got none beside rank 1, world 0", [](auto& p) { p.reduce.rank = 1; });
+  named("reduce.world: got 3", [](auto& p) { p.reduce = {1, 0, 3, {}}; });
+  named("reduce.rank: got 2", [](auto& p) { p.reduce = {1, 2, 2, {}}; });
+  named("reduce.norm.add: set", [&](auto& p) {
+    p.reduce = {1, 0, 2, kNorm}, p.reduce.norm.add = 1;
+  });
+  named("reduce.norm.eps: ", [&](auto& p) {
+    p.reduce = {1, 0, 2, kNorm}, p.reduce.norm.eps = kNan;
+  });
+  named("reduce.norm.weight_offset: ", [&](auto& p) {
+    p.reduce = {1, 0, 2, kNorm}, p.reduce.norm.weight_offset = kNan;
+  });
   named("alignment_bytes: got 3", [](auto& p) { p.alignment_bytes = 3; });
   named("x: row_stride", [](auto& p) { p.layout.x.row_stride_bytes = 1; });
   named("w_gate: row_stride", [](auto& p) { p.layout.w_gate_up.row_stride_bytes = 1; });
@@ -377,7 +390,7 @@ TEST(CApi, ComputesWhatTheCppApiComputes) {
   operands.w_up = data.w_up.data();
   operands.w_down = data.w_down.data();
   operands.y = y_c.data();
-  const sluice_run_args args{sizeof(args), &operands, workspace, nullptr};
+  const sluice_run_args args{sizeof(args), &operands, workspace, nullptr, nullptr};
   ASSERT_EQ(sluice_run(&copied, &args, &error), SLUICE_OK) << error.message;
 
   Problem p;
@@ -446,7 +459,7 @@ TEST(CApi, RunsOnTheCallersThreads) {
     operands.g = g.data();
     operands.u = const_cast<float*>(u.data());
     operands.h = h.data();
-    const sluice_run_args args{sizeof(args), &operands, {}, nullptr};
+    const sluice_run_args args{sizeof(args), &operands, {}, nullptr, nullptr};
     EXPECT_EQ(sluice_run(&plan, &args, nullptr), SLUICE_OK);
     return h;
   };

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "core/c_convert.hpp"
 #include "expect_error.hpp"
@@ -90,16 +92,17 @@ TEST(CStructs, TheApiReadsAndWritesThemSo) {
   sluice_plan plan;
   sluice_options options{};
   options.struct_size = sizeof(options);
-  const auto expect_too_small = [&](std::size_t& size, const char* message) {
-    --size;
+  const auto expect_too_small = [&](std::size_t& size, std::size_t first, const char* message) {
+    const std::size_t full = std::exchange(size, first - 1);
     EXPECT_EQ(sluice_plan_init(&plan, &problem, &device, &options, &error),
               SLUICE_INVALID_ARGUMENT);
     EXPECT_NE(std::string(error.message).find(message), std::string::npos) << error.message;
-    ++size;
+    size = full;
   };
-  expect_too_small(problem.struct_size, "problem: struct_size is");
-  expect_too_small(device.struct_size, "device: struct_size is");
-  expect_too_small(options.struct_size, "options: struct_size is");
+  expect_too_small(problem.struct_size, c_api::kFirstBytes<sluice_problem>,
+                   "problem: struct_size is");
+  expect_too_small(device.struct_size, sizeof(device), "device: struct_size is");
+  expect_too_small(options.struct_size, sizeof(options), "options: struct_size is");
   EXPECT_EQ(sluice_problem_init(&problem, 8, &error), SLUICE_INVALID_ARGUMENT);
   options.reserved = 1;
   EXPECT_EQ(sluice_plan_init(&plan, &problem, &device, &options, &error), SLUICE_INVALID_ARGUMENT);
@@ -128,6 +131,10 @@ TEST(CStructs, AProblemBecomesCMemberByMember) {
   p.save_dg_du = p.round_gate = true;
   p.weights_static = false;
   p.alignment_bytes = 8;
+  p.reduce = {ReduceKind::kAllReduce,
+              3,
+              4,
+              {.enabled = true, .add = false, .eps = 0.125F, .weight_offset = 0.75F}};
   p.layout.x.row_stride_bytes = 7, p.layout.dw_down.col_block_stride_bytes = 9;
   const sluice_problem c = to_c(p);
   EXPECT_EQ(c.struct_size, sizeof(c));
@@ -153,6 +160,12 @@ TEST(CStructs, AProblemBecomesCMemberByMember) {
   }
   EXPECT_EQ(c.weights_static, 0);
   EXPECT_EQ(c.alignment_bytes, 8);
+  EXPECT_EQ(c.reduce.kind, SLUICE_ALL_REDUCE);
+  EXPECT_EQ(c.reduce.rank, 3);
+  EXPECT_EQ(c.reduce.world, 4);
+  EXPECT_EQ(c.reduce.norm.enabled, 1);
+  EXPECT_EQ(c.reduce.norm.eps, 0.125F);
+  EXPECT_EQ(c.reduce.norm.weight_offset, 0.75F);
   EXPECT_EQ(c.layout.x.row_stride_bytes, 7);
   EXPECT_EQ(c.layout.dw_down.col_block_stride_bytes, 9);
 }

@@ -200,6 +200,11 @@ TEST(Validate, FlagsFitTheOperator) {
        {Op::kMlpGrad, Op::kWeightGrad, Op::kColumnSum}},
       {"save_dg_du", [](Problem& p) { p.save_dg_du = true; }, {Op::kMlpGrad}},
       {"round_gate", [](Problem& p) { p.round_gate = true; }, {Op::kGateMul, Op::kGateMulGrad}},
+      {"reduce",
+       [](Problem& p) {
+         p.reduce = {ReduceKind::kAllReduce, 1, 2, {}};
+       },
+       {Op::kDown, Op::kMlp}},
       {"bias_gate_up",
        [](Problem& p) { p.bias_gate_up = true; },
        {Op::kGateUp, Op::kMlp, Op::kMlpGrad}},

@@ -89,6 +89,12 @@ class CNorm(Structure):
     ]
 
 
+class CReduce(Structure):
+    """``sluice_reduce``"""
+
+    _fields_ = [("kind", c_int32), ("rank", c_int32), ("world", c_int32), ("norm", CNorm)]
+
+
 class CProblem(Structure):
     """``sluice_problem``"""
 
@@ -107,6 +113,7 @@ class CProblem(Structure):
         ),
         ("alignment_bytes", c_int64),
         ("layout", CLayouts),
+        ("reduce", CReduce),
     ]  # fmt: skip
 
 
@@ -165,7 +172,8 @@ class COperands(Structure):
             for name in (
                 "x", "x_residual", "norm_weight", "w_gate", "w_up", "w_down", "b_gate", "b_up",
                 "b_down", "residual", "dy", "dh", "g", "u", "h", "y", "x_sum", "dg", "du", "dx",
-                "dw_gate", "dw_up", "dw_down", "db_gate", "db_up", "db_down",
+                "dw_gate", "dw_up", "dw_down", "db_gate", "db_up", "db_down", "next_norm_weight",
+                "y_norm",
             )
         ),
     ]  # fmt: skip
@@ -189,6 +197,19 @@ class CWorkspace(Structure):
     _fields_ = [("data", c_void_p), ("bytes", c_size_t), ("header", c_void_p)]
 
 
+class CPeers(Structure):
+    """``sluice_peers``"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("buffers", c_void_p * 8),
+        ("bytes", c_size_t),
+        ("time_limit_us", c_int64),
+        ("share_device", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 class CRunArgs(Structure):
     """``sluice_run_args``"""
 
@@ -197,6 +218,7 @@ class CRunArgs(Structure):
         ("operands", POINTER(COperands)),
         ("workspace", CWorkspace),
         ("stream", c_void_p),
+        ("peers", POINTER(CPeers)),
     ]
 
 
@@ -260,6 +282,7 @@ def library() -> ctypes.CDLL:
         ("sluice_plan_init", c_int32, [plan_pointer, problem, device, options, failure]),
         ("sluice_run", c_int32, [plan_pointer, POINTER(CRunArgs), failure]),
         ("sluice_plan_workspace_bytes", c_size_t, [plan_pointer]),
+        ("sluice_plan_peer_bytes", c_size_t, [plan_pointer]),
         ("sluice_plan_variant", c_char_p, [plan_pointer]),
         ("sluice_plan_config", c_char_p, [plan_pointer]),
         ("sluice_plan_source", c_int32, [plan_pointer]),

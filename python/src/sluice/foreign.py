@@ -34,7 +34,7 @@ from sluice.pipe import end_with_reader
 LIBRARY = "libsluice_verify.so"
 _RESIDUALS = ("none", "operand", "norm_input")
 _OPERANDS = [name for name, _ in capi.COperands._fields_[1:]]
-_VECTORS = ("norm_weight", "b_gate", "b_up", "b_down", "db_gate", "db_up", "db_down")
+_VECTORS = ("norm_weight", "next_norm_weight", "b_gate", "b_up", "b_down", "db_gate", "db_up", "db_down")
 _UNSUPPORTED, _INTERNAL = 2, 5
 
 _FUNCTION = ctypes.CFUNCTYPE(

@@ -35,18 +35,20 @@ class GatedMLP(nn.Module):
     ``gate_proj``, ``up_proj``, ``down_proj`` (Llama, Qwen, Mistral, Gemma), or with ``merged``
     ``gate_up_proj`` [2H, D], gate's rows first, and ``down_proj`` (Phi-3, vLLM). ``bias`` gives
     every projection one. ``recompute`` keeps x alone for the backward pass; ``weights_static``
-    promises that no queued work writes the weights, for inference. Types, devices, errors: ``ops``.
+    promises that no queued work writes the weights, for inference. With ``group`` h is a rank's share and y is
+    summed over the ranks, for inference (``sluice.ranks``). Types, devices, errors: ``ops``.
     """
 
     def __init__(
         self, d: int, h: int, *, gate: Gate | str = "silu", bias: bool = False,
         merged: bool = False, recompute: bool = False, weights_static: bool = False,
-        device: torch.device | str | None = None, dtype: torch.dtype | None = None,
+        group: ops.Group = None, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         place = {"bias": bias, "device": device, "dtype": dtype}
         self.gate = gate if isinstance(gate, Gate) else Gate(gate)
         self.merged, self.recompute, self.weights_static = merged, recompute, weights_static
+        self.group = None if group is None else ops.name_of_group(group)  # a group cannot be copied
         if merged:
             self.gate_up_proj = nn.Linear(d, 2 * h, **place)
         else:
@@ -60,7 +62,7 @@ class GatedMLP(nn.Module):
             self.gate_up_proj if merged else self.gate_proj,
             self.gate_up_proj if merged else self.up_proj,
             self.down_proj, x, self.gate, residual=residual, recompute=self.recompute,
-            weights_static=self.weights_static,
+            weights_static=self.weights_static, group=self.group,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

@@ -12,6 +12,9 @@ M tokens, D model width, H hidden width::
     norm       r = x + x_residual, n = rms_norm(r)                  x [.., D] -> n, r [.., D]
     linear     y = x @ weight.T + bias + residual, which is down     x [.., K] -> y [.., N]
 
+With ``group``, a ``torch.distributed.ProcessGroup`` or its name, H is a rank's share and the product behind
+``y =`` is summed over the group (``sluice.ranks``); biases of y and residuals are added once.
+
 w_gate, w_up [H, D]; w_down [D, H]; biases [H] or [D]; residual [.., D]. ``Gate`` says what ``act`` is
 and how its arguments are clamped, scaled and shifted.
 
@@ -63,7 +66,9 @@ OPERATORS = (
     "gate_up", "gate_up_save", "down", "mlp", "mlp_save", "norm_mlp", "norm", "gate_mul",
     "gate_mul_grad", "gate_up_grad", "mlp_grad",
 )  # fmt: skip
+OVER_RANKS = ("down_reduce", "mlp_reduce", "norm_mlp_reduce")
 _SILU = Gate()
+Group = Any  # a torch.distributed.ProcessGroup, which Torch may lack, or its name
 
 
 def _load() -> None:
@@ -79,7 +84,7 @@ def _load() -> None:
         torch.ops.load_library(path)
     except OSError as error:
         raise ImportError(f"{path}: {error} (Torch {torch.__version__}; 2.11 or later)") from error
-    missing = [name for name in OPERATORS if not hasattr(torch.ops.sluice, name)]
+    missing = [name for name in (*OPERATORS, *OVER_RANKS) if not hasattr(torch.ops.sluice, name)]
     if missing:  # a schema that Torch refuses is only a line on standard error
         raise ImportError(f"{path}: Torch {torch.__version__} took no {', '.join(missing)}")
 
@@ -121,10 +126,12 @@ def _register_fakes() -> None:
     def _(x, w_gate, w_up, *_args, recompute=False, **_kwargs):  # type: ignore[no-untyped-def]
         return _wide(x, _hidden(w_gate)), *_saved(x, w_gate, recompute)
 
+    @fake("sluice::down_reduce")
     @fake("sluice::down")
     def _(h, w_down, *_args, **_kwargs):  # type: ignore[no-untyped-def]
         return _wide(h, w_down.shape[0])
 
+    @fake("sluice::mlp_reduce")
     @fake("sluice::mlp")
     def _(x, *_args, **_kwargs):  # type: ignore[no-untyped-def]
         return _fresh(x)
@@ -137,6 +144,7 @@ def _register_fakes() -> None:
     def _(x, w_gate, *_args, recompute=False, **_kwargs):  # type: ignore[no-untyped-def]
         return _fresh(x), *_saved(x, w_gate, recompute)
 
+    @fake("sluice::norm_mlp_reduce")
     @fake("sluice::norm_mlp")
     def _(  # type: ignore[no-untyped-def]
         x, norm_weight, w_gate, w_up, w_down, x_residual=None, *_args, **_kwargs
@@ -400,6 +408,40 @@ _library = torch.library.Library("sluice", "IMPL")
 _library.impl("_lies_in_a_pool", _lies_in_a_pool, "CUDA")
 
 
+def _register_over_ranks(name: str) -> None:
+    def run(*arguments: Any, group: str) -> Any:
+        from sluice import ranks  # imports torch.distributed
+
+        return getattr(ranks, name)(*arguments, group=group)
+
+    for place in ("CPU", "CUDA"):
+        _library.impl(name, run, place)
+
+
+for _name in OVER_RANKS:
+    _register_over_ranks(_name)
+
+
+def name_of_group(group: Group) -> str:
+    """``ValueError`` for what is neither a group nor a name."""
+    name = group if isinstance(group, str) else getattr(group, "group_name", None)
+    if not isinstance(name, str):
+        raise ValueError(
+            f"group: got {type(group).__name__}, wanted a torch.distributed.ProcessGroup or its name"
+        )
+    return name
+
+
+def _name_for(group: Group, *tensors: Tensor | None) -> str:
+    """The group's name; ``ValueError`` where gradients are wanted, which the sum over ranks has none of."""
+    if _wants_gradient(*tensors):
+        raise ValueError(
+            "group: got operands that want a gradient, wanted none: the sum over ranks is for inference. "
+            "Call under torch.no_grad(), or train without group and sum y by torch.distributed"
+        )
+    return name_of_group(group)
+
+
 # --- DTensors
 
 
@@ -434,19 +476,29 @@ def gate_up(
 
 def down(
     h: Tensor, w_down: Tensor, b_down: Tensor | None = None, residual: Tensor | None = None, *,
-    weights_static: bool = False,
+    weights_static: bool = False, group: Group = None,
 ) -> Tensor:  # fmt: skip
-    """``y = h @ w_down.T + b_down + residual``: h [.., H] -> y [.., D]."""
+    """``y = h @ w_down.T + b_down + residual``: h [.., H] -> y [.., D]; with ``group`` the product is summed."""
+    if group is not None:
+        name = _name_for(group, h, w_down, b_down, residual)
+        return _ops.down_reduce.default(h, w_down, b_down, residual, weights_static, group=name)
     return _ops.down.default(h, w_down, b_down, residual, weights_static)
 
 
 def mlp(
     x: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor, b_gate: Tensor | None = None,
     b_up: Tensor | None = None, b_down: Tensor | None = None, residual: Tensor | None = None, *,
-    gate: Gate = _SILU, recompute: bool = False, weights_static: bool = False,
+    gate: Gate = _SILU, recompute: bool = False, weights_static: bool = False, group: Group = None,
 ) -> Tensor:  # fmt: skip
-    """``y = down(gate_up(x))``: x [.., D] -> y [.., D]."""
+    """``y = down(gate_up(x))``: x [.., D] -> y [.., D].
+
+    With ``group``: ``y = sum over ranks of h(r) @ w_down(r).T, + b_down + residual``, where each rank has its H
+    of w_gate, w_up [H, D], w_down [D, H], b_gate and b_up [H], and all have the same x, b_down and residual.
+    ``ValueError`` for operands that want a gradient and for what is no group; all else: ``sluice.ranks``."""
     tensors = (x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual)
+    if group is not None:
+        name = _name_for(group, *tensors)
+        return _ops.mlp_reduce.default(*tensors, *gate.arguments, weights_static, group=name)
     if _wants_gradient(*tensors):
         return _first_of(_ops.mlp_save.default(*tensors, *gate.arguments, recompute=recompute))
     alone = b_gate is b_up is b_down is residual is None and not weights_static
@@ -457,11 +509,11 @@ def mlp(
 
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None, *,
-    weights_static: bool = False,
+    weights_static: bool = False, group: Group = None,
 ) -> Tensor:  # fmt: skip
     """``y = x @ weight.T + bias + residual``: x [.., K], weight [N, K] -> y [.., N]. ``down`` by its general
     name: messages call x h, weight w_down and bias b_down."""
-    return _ops.down.default(x, weight, bias, residual, weights_static)
+    return down(x, weight, bias, residual, weights_static=weights_static, group=group)
 
 
 def _norm_by_torch(
@@ -491,15 +543,22 @@ def norm_mlp(
     x_residual: Tensor | None = None, b_gate: Tensor | None = None, b_up: Tensor | None = None,
     b_down: Tensor | None = None, *, eps: float = 1e-6, weight_offset: float = 0.0,
     add_sum: bool = False, gate: Gate = _SILU, recompute: bool = False,
-    weights_static: bool = False,
+    weights_static: bool = False, group: Group = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """``r = x + x_residual``, ``n = r / sqrt(mean(r^2) + eps) * (norm_weight + weight_offset)``,
     ``y = mlp(n)``, plus r with ``add_sum``: x [.., D] -> y, r [.., D]. Without ``x_residual`` r is x.
 
     norm_weight [D] in the weights' type; x_residual has x's strides. r and n are rounded to x's type; in bf16
-    n perhaps before the division, which then applies to g and u (docs/numerics.md).
+    n perhaps before the division, which then applies to g and u (docs/numerics.md). With ``group`` mlp(n) is
+    summed, b_down and r are added once.
     """
     tensors = (x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down)
+    if group is not None:
+        name = _name_for(group, *tensors)
+        y, r = _ops.norm_mlp_reduce.default(
+            *tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static, group=name
+        )
+        return y, x if x_residual is None else r
     if not _wants_gradient(*tensors):
         y, r = _ops.norm_mlp.default(*tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static)
         return y, x if x_residual is None else r

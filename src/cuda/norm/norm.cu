@@ -10,6 +10,7 @@
 #include "cuda/norm/norm.hpp"
 #include "cuda/ptx/grid_dependency.cuh"
 #include "cuda/ptx/prefetch.cuh"
+#include "cuda/tile/block_sum.cuh"
 #include "cuda/tile/vector8.cuh"
 
 namespace sluice::cuda::norm {
@@ -27,20 +28,6 @@ struct NormConfig {
 template <class Element>
 __device__ __forceinline__ Element* at(const Rows& rows, std::int64_t row, int col) {
   return reinterpret_cast<Element*>(rows.base + row * rows.row_stride_bytes) + col;
-}
-
-// The same bits in every thread: within a warp by halving distances, then the warps in order.
-__device__ __forceinline__ float block_sum(float value) {
-  __shared__ float partial[kMaxThreads / kWarp];
-#pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    value += __shfl_xor_sync(0xFFFFFFFFU, value, distance);
-  }
-  if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
-  __syncthreads();
-  float sum = 0;
-  for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp) sum += partial[warp];
-  return sum;
 }
 
 // Eight columns of r = x (+ residual), rounded.
@@ -105,7 +92,7 @@ __global__ void __launch_bounds__(kMaxThreads) normalise_row(const __grid_consta
     square(held[i]);
   }
   for (int v = first + kHeld * step; v < vectors; v += step) square(again(v));
-  const float scale = rsqrtf(block_sum(squares) / static_cast<float>(p.cols) + p.eps);
+  const float scale = rsqrtf(block_sum<kMaxThreads>(squares) / static_cast<float>(p.cols) + p.eps);
 
   const auto finish = [&](int v, const Vector& r, const uint4& raw_weight) {
     if (p.sum.base != nullptr) r.store(at<Element>(p.sum, row, 8 * v));

@@ -104,6 +104,8 @@ class Launcher {
         return weight_grad(Operand::kDwUp, view(Operand::kDu), p_.h, view(Operand::kX), p_.d);
       case Op::kColumnSum:
         return simt::launch_column_sum(device_, simt::column_sum(step_), stream_);
+      case Op::kAllReduce:
+        break;
     }
     return make_error(ErrorCode::kInternal, "cuda.simt: unknown operator");
   }

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launch of the sum over ranks.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/all_reduce/protocol.hpp"
+#include "cuda/host/launch.hpp"
+#include "sluice/types.hpp"
+
+namespace sluice::cuda::all_reduce {
+
+/// Rows of contiguous columns. A null base is an absent operand.
+struct Rows {
+  char* base = nullptr;
+  std::int64_t row_stride_bytes = 0;  // 0: one row, repeated
+};
+
+struct AllReduceParams {
+  Geometry geometry;
+  int rank = 0;
+  int vectors = 0;  // of a row: 8 columns each
+  Rows part;        // this rank's, 16-byte aligned like all rows
+  Rows residual;
+  Rows y;
+  Rows y_norm;
+  const void* bias = nullptr;         // [cols]
+  const void* norm_weight = nullptr;  // [cols]
+  float norm_weight_offset = 0;
+  float norm_eps = 0;
+  char* peers[kMaxRanks]{};        // [world] buffers
+  std::size_t peer_bytes = 0;      // of each
+  std::int64_t time_limit_ns = 0;  // 0: none
+  bool early = true;               // the next kernel may start while this one waits for peers
+};
+
+/// bf16 or fp16, `ctas` of them, each of a share of the tiles. Programmatic on GPUs that know it.
+Status launch_all_reduce(const Device& device, int ctas, DType dtype, const AllReduceParams& params,
+                         Stream stream) noexcept;
+
+}  // namespace sluice::cuda::all_reduce

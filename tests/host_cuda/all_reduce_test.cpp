@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sum over ranks on the host: steps, bytes and refusals, where rows lie, and a model check of
+// the signals over all interleavings.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "choice.hpp"
+#include "cuda/all_reduce/protocol.hpp"
+#include "harness/device_file.hpp"
+
+namespace sluice {
+namespace {
+
+using namespace cuda::all_reduce;
+
+Device device_of(const std::string& name) {
+  return harness::read_device(SLUICE_DEVICES "/" + name + ".json").value();
+}
+
+Problem reduced(const std::string& text, int world, int rank = 0) {
+  Problem p = gpu::problem_of(text);
+  p.reduce = {ReduceKind::kAllReduce, rank, world, {}};
+  return p;
+}
+
+std::string steps_of(const Problem& p, const Device& device) {
+  const Explanation why = explain(p, device);
+  if (why.error) return why.error->message;
+  std::string out;
+  for (const ExplainedStep& step : why.steps) {
+    out += (out.empty() ? "" : " ") + step.name + ":" + step.kernel + ":" + step.config;
+  }
+  return out;
+}
+
+TEST(AllReduce, IsAStepBehindDown) {
+  const auto ends_with = [](const std::string& text, const std::string& end) {
+    return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+  };
+  for (const char* const device : {"h200", "a100"}) {
+    for (const char* const text :
+         {"1x8192x7168:mlp", "16x8192x7168:mlp:add_norm:residual_norm_input", "256x8192x7168:mlp",
+          "16x8192x7168:down:residual"}) {
+      SCOPED_TRACE(std::string(device) + " " + text);
+      const std::string plain = steps_of(gpu::problem_of(text), device_of(device));
+      const std::string two = steps_of(reduced(text, 2), device_of(device));
+      EXPECT_TRUE(ends_with(two, " all_reduce:cuda.all_reduce:one_shot")) << two;
+      EXPECT_EQ(two.rfind("norm:", 0), plain.rfind("norm:", 0)) << two;
+    }
+  }
+  EXPECT_TRUE(ends_with(steps_of(reduced("256x8192x7168:mlp", 4), device_of("h200")),
+                        "all_reduce:cuda.all_reduce:two_shot"));
+  EXPECT_TRUE(ends_with(steps_of(reduced("1x8192x7168:mlp", 8), device_of("h200")),
+                        "all_reduce:cuda.all_reduce:one_shot"));
+}
+
+TEST(AllReduce, RanksChooseAlike) {
+  for (const char* const text : {"1x8192x7168:mlp", "64x8192x7168:mlp", "1000x8192x7168:mlp"}) {
+    for (int rank = 1; rank < 4; ++rank) {
+      EXPECT_EQ(steps_of(reduced(text, 4, rank), device_of("h100")),
+                steps_of(reduced(text, 4), device_of("h100")));
+    }
+  }
+}
+
+TEST(AllReduce, SaysWhatItSendsAndNeeds) {
+  const Problem p = reduced("16x8192x7168:mlp", 4);
+  const Explanation why = explain(p, device_of("h200"));
+  ASSERT_EQ(why.steps.size(), 3U);
+  EXPECT_EQ(
+      why.steps[2].blocks.find("rank 0 of 4; 16 tiles of 1 rows, 16 CTAs; sends 786432 bytes"), 0U)
+      << why.steps[2].blocks;
+  const auto made = plan(p, device_of("h200"));
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->peer_bytes, kPeerHeaderBytes + 2U * 4 * 16 * 8192 * 2);
+  EXPECT_GE(made->workspace_bytes, kWorkspaceHeaderBytes + 16U * 8192 * 2);
+  EXPECT_EQ(plan(gpu::problem_of("16x8192x7168:mlp"), device_of("h200"))->peer_bytes, 0U);
+}
+
+TEST(AllReduce, NoTokensNeedNothing) {
+  const auto made = plan(reduced("0x8192x7168:mlp", 4), device_of("h200"));
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(made->peer_bytes, 0U);
+  EXPECT_TRUE(run(*made, {}, {}, nullptr));
+}
+
+TEST(AllReduce, IsRefusedWithAReason) {
+  const auto message = [](const Problem& p, const Device& device) {
+    const auto made = plan(p, device);
+    return std::string(made ? "ok" : made.error().message);
+  };
+  EXPECT_NE(message(reduced("16x8192x7168:mlp", 2), cpu_device()).find("has no all_reduce"),
+            std::string::npos);
+  EXPECT_NE(
+      message(reduced("16x8192x7168:mlp:fp32", 2), device_of("h200")).find("has no all_reduce"),
+      std::string::npos);
+  EXPECT_NE(gpu::reason_of("cuda.sm80", reduced("16x1028x512:mlp", 2), device_of("h200")).size(),
+            0U);
+}
+
+TEST(AllReduce, RunChecksPeers) {
+  const Problem p = reduced("1x1024x512:down", 2, 1);
+  const auto made = plan(p, device_of("h200"));
+  ASSERT_TRUE(made);
+  alignas(256) static std::array<char, 4 << 20> memory;
+  Operands o;
+  o.h = memory.data(), o.w_down = memory.data() + 65536, o.y = memory.data() + (2 << 20);
+  const Workspace workspace{memory.data() + (3 << 20), 1 << 20, nullptr};
+  Peers peers;
+  const auto refused = [&](const Peers* given) {
+    const Status status = run(*made, o, workspace, nullptr, given);
+    return std::string(status ? "ok" : status.error().message);
+  };
+  EXPECT_EQ(refused(nullptr), "peers: got null, wanted the buffers of 2 ranks");
+  EXPECT_EQ(refused(&peers).find("peers.bytes: got 0, wanted at least "), 0U) << refused(&peers);
+  peers.bytes = std::size_t{1} << 20;
+  EXPECT_EQ(refused(&peers).find("peers.buffers[0]: got "), 0U) << refused(&peers);
+  peers.buffers[0] = reinterpret_cast<void*>(std::uintptr_t{1} << 40);
+  peers.buffers[1] = peers.buffers[0];
+  EXPECT_NE(refused(&peers).find("peers.buffers[1]: got 0x10000000000, which is another rank's"),
+            std::string::npos)
+      << refused(&peers);
+  peers.buffers[1] = memory.data() + (2 << 20);
+  EXPECT_EQ(refused(&peers).find("peers.buffers[rank]: overlaps y"), 0U) << refused(&peers);
+  peers.time_limit_us = -1;
+  EXPECT_EQ(refused(&peers), "peers.time_limit_us: got -1, wanted 0 or more");
+}
+
+// No two rows of an inbox share a byte, and all lie in its half.
+TEST(AllReduce, RowsOfAnInboxAreApart) {
+  for (const Form form : {Form::kOneShot, Form::kTwoShot}) {
+    for (const int world : {2, 4, 8}) {
+      for (const std::int64_t m : {1, 3, 16, 200, 256, 257, 1000}) {
+        const Geometry g{form, world, m, 2064};
+        ASSERT_LE(g.tiles(), kMaxTiles);
+        ASSERT_GE(g.tiles() * g.tile_rows(), m);
+        for (int reader = 0; reader < world; ++reader) {
+          std::set<std::int64_t> offsets;
+          std::size_t count = 0;
+          const auto add = [&](std::int64_t offset) {
+            ASSERT_EQ(offset % 2064, 0);
+            ASSERT_LE(offset + 2064, g.half_bytes());
+            offsets.insert(offset), ++count;
+          };
+          for (std::int64_t row = 0; row < m; ++row) {
+            const bool own = g.owner(static_cast<int>(row / g.tile_rows())) == reader;
+            if (form == Form::kTwoShot && !own) add(g.sum_offset(row));
+            if (form == Form::kTwoShot && !own) continue;
+            for (int sender = 0; sender < world; ++sender)
+              add(g.part_offset(sender, static_cast<int>(row / g.tile_rows()), row));
+          }
+          EXPECT_EQ(offsets.size(), count);
+        }
+      }
+    }
+  }
+}
+
+// The model: 2 ranks, each with a CTA a tile; kernels of a rank follow each other. A CTA's program
+// is that of all_reduce.cu, an instruction a tile's stores, signal, wait or loads. Stores and loads
+// of a tile are two instructions each, so that an overwrite between them shows. Memory holds the
+// epoch whose sums lie there.
+constexpr int kRanks = 2;
+constexpr int kTiles = 3;
+constexpr int kEpochs = 3;
+
+enum class Fault { kNone, kOneBuffer, kSignalFirst, kEqual, kNoWait };
+
+enum class Do : std::uint8_t {
+  kPush,
+  kSignal,
+  kWait,
+  kLoad,
+  kLoadAgain,
+  kPushSum,
+  kSignalSum,
+  kWaitSum,
+  kLoadSum,
+  kLoadSumAgain,
+  kEnd
+};
+
+std::vector<Do> program(Form form, int rank, int tile, Fault fault) {
+  std::vector<Do> out;
+  if (form == Form::kOneShot) {
+    out = {Do::kPush, Do::kSignal, Do::kWait, Do::kLoad, Do::kLoadAgain, Do::kEnd};
+  } else if (tile % kRanks == rank) {
+    out = {Do::kWait, Do::kLoad, Do::kLoadAgain, Do::kPushSum, Do::kSignalSum, Do::kEnd};
+  } else {
+    out = {Do::kPush, Do::kSignal, Do::kWaitSum, Do::kLoadSum, Do::kLoadSumAgain, Do::kEnd};
+  }
+  for (std::size_t i = 0; i + 1 < out.size(); ++i) {
+    if (fault == Fault::kSignalFirst && (out[i] == Do::kPush || out[i] == Do::kPushSum)) {
+      std::swap(out[i], out[i + 1]), ++i;
+    }
+  }
+  if (fault == Fault::kNoWait) std::erase(out, Do::kWait);
+  return out;
+}
+
+struct State {
+  std::array<std::uint8_t, kRanks> epoch{};                   // of the kernel that runs
+  std::array<std::array<std::uint8_t, kTiles>, kRanks> at{};  // in the program
+  // [reader][phase][half][tile]: whose epoch lies there; [reader][phase][tile]: the signal.
+  std::array<std::array<std::array<std::array<std::uint8_t, kTiles>, 2>, kPhases>, kRanks> inbox{};
+  std::array<std::array<std::array<std::uint8_t, kTiles>, kPhases>, kRanks> signals{};
+  auto operator<=>(const State&) const = default;
+};
+
+// "ok", or what goes wrong in some interleaving. `forms`: of each epoch.
+std::string explore(const std::array<Form, kEpochs>& forms, Fault fault, std::size_t* states) {
+  State first;
+  first.epoch = {1, 1};
+  std::set<State> seen = {first};
+  std::deque<State> open = {first};
+  while (!open.empty()) {
+    const State now = open.front();
+    open.pop_front();
+    bool moved = false;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const auto r = static_cast<std::size_t>(rank);
+      const std::size_t peer = 1 - r;
+      const std::uint8_t epoch = now.epoch[r];
+      if (epoch > kEpochs) continue;
+      const auto half = static_cast<std::size_t>(fault == Fault::kOneBuffer ? 0 : half_of(epoch));
+      bool ended = true;
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const auto t = static_cast<std::size_t>(tile);
+        const std::vector<Do> todo =
+            program(forms[static_cast<std::size_t>(epoch - 1)], rank, tile, fault);
+        const Do step = todo[now.at[r][t]];
+        if (step == Do::kEnd) continue;
+        ended = false;
+        State next = now;
+        ++next.at[r][t];
+        const auto phase = static_cast<std::size_t>(step >= Do::kPushSum ? kSum : kPart);
+        switch (step) {
+          case Do::kPush:
+          case Do::kPushSum:
+            next.inbox[peer][phase][half][t] = epoch;
+            break;
+          case Do::kSignal:
+          case Do::kSignalSum:
+            next.signals[peer][phase][t] = epoch;
+            break;
+          case Do::kWait:
+          case Do::kWaitSum: {
+            const std::uint8_t signal = now.signals[r][phase][t];
+            if (fault == Fault::kEqual ? signal != epoch : !has_arrived(signal, epoch)) continue;
+            break;
+          }
+          default:
+            if (now.inbox[r][phase][half][t] != epoch) {
+              return "reads a tile of epoch " + std::to_string(now.inbox[r][phase][half][t]) +
+                     " in " + std::to_string(epoch);
+            }
+        }
+        moved = true;
+        if (seen.insert(next).second) open.push_back(next);
+      }
+      if (!ended) continue;
+      State next = now;
+      ++next.epoch[r];
+      next.at[r] = {};
+      moved = true;
+      if (seen.insert(next).second) open.push_back(next);
+    }
+    const bool done = now.epoch[0] > kEpochs && now.epoch[1] > kEpochs;
+    if (!moved && !done) return "no rank can go on";
+  }
+  *states = seen.size();
+  return "ok";
+}
+
+constexpr Form kOne = Form::kOneShot;
+constexpr Form kTwo = Form::kTwoShot;
+constexpr std::array<std::array<Form, kEpochs>, 4> kSequences = {
+    {{kOne, kOne, kOne}, {kTwo, kTwo, kTwo}, {kOne, kTwo, kOne}, {kTwo, kOne, kTwo}}};
+
+TEST(AllReduceModel, NoInterleavingStopsOrReadsAnotherRunsTile) {
+  for (const auto& forms : kSequences) {
+    std::size_t states = 0;
+    EXPECT_EQ(explore(forms, Fault::kNone, &states), "ok");
+    EXPECT_GT(states, 1000U);
+  }
+}
+
+TEST(AllReduceModel, FindsPlantedFaults) {
+  std::size_t states = 0;
+  for (const auto& forms : {kSequences[0], kSequences[1]}) {
+    for (const Fault fault : {Fault::kSignalFirst, Fault::kNoWait}) {
+      EXPECT_NE(explore(forms, fault, &states), "ok") << static_cast<int>(fault);
+    }
+  }
+  // Two-shot alone would do with one buffer: a tile's owner has read what it sent the sum of.
+  for (const std::size_t i : {0U, 2U, 3U}) {
+    EXPECT_NE(explore(kSequences.at(i), Fault::kOneBuffer, &states).find("reads a tile of epoch"),
+              std::string::npos)
+        << i;
+  }
+  EXPECT_EQ(explore(kSequences[0], Fault::kEqual, &states), "no rank can go on");
+}
+
+}  // namespace
+}  // namespace sluice
