@@ -205,7 +205,8 @@ TEST(AllReduce, PacketsAreApart) {
           }
         }
       }
-      EXPECT_EQ(static_cast<std::int64_t>(slots.size()), 2 * world * g.rows() * vectors);
+      EXPECT_EQ(static_cast<std::int64_t>(slots.size()),
+                std::int64_t{2} * world * g.rows() * vectors);
     }
   }
 }
