@@ -160,7 +160,7 @@ inline constexpr std::size_t kWorkspaceAlignment = 256;
 /// memory, or peer access within a process. Sluice maps none of it.
 ///
 /// Each buffer begins with a header of kPeerHeaderBytes: the number of the last run, which the
-/// kernel counts, so that a captured graph replays, and the signals. Zero it once, and let every
+/// kernel counts, so that a captured graph replays, and all signals. Zero it once, and let every
 /// rank have done so before the first run of any. The rest needs no values. Runs with the same
 /// buffers take place one after another, in the same order on all ranks: then plans may share
 /// them, whatever their shapes.
@@ -176,7 +176,7 @@ struct Peers {
   bool share_device = false;       ///< ranks share a GPU (virtual ranks): the kernel behind does
                                    ///< not start early, as it could keep a peer's from starting
 };
-inline constexpr std::size_t kPeerHeaderBytes = 65536;
+inline constexpr std::size_t kPeerHeaderBytes = (std::size_t{2} << 20) + 65536;
 inline constexpr std::size_t kPeerAlignment = 256;
 
 /// A cudaStream_t for CUDA plans (null is the default stream); not read by CPU plans.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/all_reduce/protocol.hpp"
 #include "gpu.hpp"
 #include "math/float_types.hpp"
 
@@ -128,6 +130,14 @@ class Group {
     for (int r = 0; r < world_; ++r) {
       use(r);
       EXPECT_CUDA(cudaDeviceSynchronize());
+    }
+  }
+  // As if so many runs of one_shot_ll had been made.
+  void set_ll_epoch(std::uint32_t epoch) const {
+    for (const auto& buffer : buffers_) {
+      EXPECT_CUDA(cudaMemcpy(
+          static_cast<char*>(buffer->get()) + offsetof(cuda::all_reduce::PeerHeader, ll_epoch),
+          &epoch, sizeof(epoch), cudaMemcpyHostToDevice));
     }
   }
 
@@ -389,7 +399,11 @@ class Sum {
   std::vector<std::unique_ptr<Memory>> expected_;
 };
 
+// Shapes that a form does not take are left out.
 void expect_right(const Group& group, const Spec& spec) {
+  using namespace cuda::all_reduce;
+  const Geometry geometry{Form::kOneShotLl, group.world(), spec.m, 2 * spec.d};
+  if (std::string(spec.form) == "one_shot_ll" && !geometry.fits_ll()) return;
   const Sum sum(group, spec);
   if (::testing::Test::HasFatalFailure()) return;
   sum.poison();
@@ -407,7 +421,7 @@ void expect_right(const Group& group, const Spec& spec) {
 
 // Of 1 to 200 rows, widths of odd multiples of 8 and beyond what registers hold.
 void expect_shapes(const Group& group) {
-  for (const char* const form : {"one_shot", "two_shot"}) {
+  for (const char* const form : {"one_shot", "two_shot", "one_shot_ll"}) {
     for (const std::int64_t m : {1, 3, 16, 64, 200}) {
       expect_right(group, {.m = m, .form = form});
       expect_right(group, {.m = m, .d = 1032, .bias = true, .residual = true, .form = form});
@@ -415,6 +429,8 @@ void expect_shapes(const Group& group) {
           group,
           {.m = m, .d = 1000, .dtype = DType::kF16, .residual = true, .norm = true, .form = form});
     }
+    expect_right(group, {.m = 1, .d = 8192, .h = 64, .residual = true, .form = form});
+    expect_right(group, {.m = 1, .d = 8192, .h = 64, .bias = true, .norm = true, .form = form});
     expect_right(group, {.m = 2, .d = 9224, .h = 64, .norm = true, .form = form});
     expect_right(group, {.m = 300, .d = 136, .h = 64, .norm = true, .form = form});
     expect_right(group, {.op = Op::kMlp,
@@ -454,13 +470,17 @@ long replays() {
 }
 
 // Runs of several shapes and forms and inputs after each other on the same buffers, in a graph a
-// rank, with ranks held up at random: a sum of another run's rows shows, since inputs differ.
+// rank, with ranks held up at random: a sum of another run's rows shows, since inputs differ. The
+// number of a run of one_shot_ll goes round.
 void expect_replays(const Group& group) {
+  group.set_ll_epoch(0U - 200U);
   std::vector<std::unique_ptr<Sum>> sums;
   for (const Spec& spec :
-       {Spec{.m = 16, .form = "one_shot"}, Spec{.m = 16, .form = "two_shot"},
+       {Spec{.m = 16, .form = "one_shot"}, Spec{.m = 16, .form = "one_shot_ll"},
+        Spec{.m = 16, .form = "two_shot"}, Spec{.m = 1, .norm = true, .form = "one_shot_ll"},
         Spec{.m = 1, .norm = true, .form = "one_shot"},
-        Spec{.m = 64, .residual = true, .form = "two_shot"}, Spec{.m = 16, .form = "one_shot"}}) {
+        Spec{.m = 64, .residual = true, .form = "two_shot"}, Spec{.m = 48, .form = "one_shot_ll"},
+        Spec{.m = 1, .form = "one_shot_ll"}, Spec{.m = 16, .form = "one_shot"}}) {
     sums.push_back(std::make_unique<Sum>(group, spec, static_cast<unsigned>(1000 * sums.size())));
   }
   std::vector<std::unique_ptr<Memory>> wrong;
@@ -522,9 +542,10 @@ TEST(GpuAllReduce, ReplaysOfTwoGpus) {
 }
 
 // The peer never comes: NaN, the rank and the tile in the header, and no wait the next time.
-TEST(GpuAllReduce, APeerThatDoesNotComeIsReported) {
+void expect_report(const char* form) {
+  SCOPED_TRACE(form);
   const Group group(2, false);
-  const Sum sum(group, {.m = 3});
+  const Sum sum(group, {.m = 3, .form = form});
   Peers peers = group.peers();
   peers.time_limit_us = 2000;
   for (int i = 0; i < 2; ++i) {
@@ -539,6 +560,10 @@ TEST(GpuAllReduce, APeerThatDoesNotComeIsReported) {
       ASSERT_TRUE(std::isnan(element(y, DType::kBF16, k))) << k;
     }
   }
+}
+
+TEST(GpuAllReduce, APeerThatDoesNotComeIsReported) {
+  for (const char* const form : {"one_shot", "two_shot", "one_shot_ll"}) expect_report(form);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // the signals over all interleavings.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -50,14 +51,39 @@ TEST(AllReduce, IsAStepBehindDown) {
       SCOPED_TRACE(std::string(device) + " " + text);
       const std::string plain = steps_of(gpu::problem_of(text), device_of(device));
       const std::string two = steps_of(reduced(text, 2), device_of(device));
-      EXPECT_TRUE(ends_with(two, " all_reduce:cuda.all_reduce:one_shot")) << two;
+      const bool few = text[0] == '1';
+      EXPECT_TRUE(
+          ends_with(two, few ? ":cuda.all_reduce:one_shot_ll" : ":cuda.all_reduce:one_shot"))
+          << two;
       EXPECT_EQ(two.rfind("norm:", 0), plain.rfind("norm:", 0)) << two;
     }
   }
   EXPECT_TRUE(ends_with(steps_of(reduced("256x8192x7168:mlp", 4), device_of("h200")),
                         "all_reduce:cuda.all_reduce:two_shot"));
   EXPECT_TRUE(ends_with(steps_of(reduced("1x8192x7168:mlp", 8), device_of("h200")),
-                        "all_reduce:cuda.all_reduce:one_shot"));
+                        "all_reduce:cuda.all_reduce:one_shot_ll"));
+}
+
+// 256 KiB of y at two ranks, 64 KiB at eight.
+TEST(AllReduce, FlagsInTheDataAreForFewTokens) {
+  const auto takes = [](const std::string& text, int world) {
+    Options options;
+    options.config = "all_reduce=one_shot_ll";
+    const auto made = plan(reduced(text, world), device_of("h200"), options);
+    EXPECT_TRUE(!made || made->peer_bytes == kPeerHeaderBytes);
+    return static_cast<bool>(made);
+  };
+  EXPECT_TRUE(takes("16x8192x7168:down", 2));
+  EXPECT_FALSE(takes("17x8192x7168:down", 2));
+  EXPECT_TRUE(takes("4x8192x7168:down", 8));
+  EXPECT_FALSE(takes("5x8192x7168:down", 8));
+  const auto blocks = [](const std::string& text) {
+    return explain(reduced(text, 2), device_of("h200")).steps.back().blocks;
+  };
+  const std::string one = blocks("1x8192x7168:down");
+  EXPECT_EQ(one.find("rank 0 of 2; 1 tiles of 1 rows, 8 CTAs; sends 32768 bytes, 1 hop;"), 0U)
+      << one;
+  EXPECT_NE(blocks("16x8192x7168:down").find(", 128 CTAs; "), std::string::npos);
 }
 
 TEST(AllReduce, RanksChooseAlike) {
@@ -108,7 +134,7 @@ TEST(AllReduce, RunChecksPeers) {
   const Problem p = reduced("1x1024x512:down", 2, 1);
   const auto made = plan(p, device_of("h200"));
   ASSERT_TRUE(made);
-  alignas(256) static std::array<char, 4 << 20> memory;
+  alignas(256) static std::array<char, 8 << 20> memory;
   Operands o;
   o.h = memory.data(), o.w_down = memory.data() + 65536, o.y = memory.data() + (2 << 20);
   const Workspace workspace{memory.data() + (3 << 20), 1 << 20, nullptr};
@@ -119,7 +145,7 @@ TEST(AllReduce, RunChecksPeers) {
   };
   EXPECT_EQ(refused(nullptr), "peers: got null, wanted the buffers of 2 ranks");
   EXPECT_EQ(refused(&peers).find("peers.bytes: got 0, wanted at least "), 0U) << refused(&peers);
-  peers.bytes = std::size_t{1} << 20;
+  peers.bytes = made->peer_bytes;
   EXPECT_EQ(refused(&peers).find("peers.buffers[0]: got "), 0U) << refused(&peers);
   peers.buffers[0] = reinterpret_cast<void*>(std::uintptr_t{1} << 40);
   peers.buffers[1] = peers.buffers[0];
@@ -162,17 +188,60 @@ TEST(AllReduce, RowsOfAnInboxAreApart) {
   }
 }
 
+// Nor do two packets share a slot.
+TEST(AllReduce, PacketsAreApart) {
+  for (const int world : {2, 4, 8}) {
+    for (const std::int64_t vectors : {1, 31, 129, 1024}) {
+      const Geometry g{Form::kOneShotLl, world, kLlPackets / world / 2 / vectors, 16 * vectors};
+      ASSERT_TRUE(g.fits_ll());
+      ASSERT_FALSE(Geometry(Form::kOneShotLl, world, g.rows() + 1, g.row_bytes()).fits_ll());
+      std::set<int> slots;
+      for (int sender = 0; sender < world; ++sender) {
+        for (int row = 0; row < g.rows(); ++row) {
+          for (int vector = 0; vector < g.vectors(); ++vector) {
+            const int first = g.ll_packet(sender, row, vector);
+            ASSERT_LT(first + kLlApart, kLlPackets);
+            slots.insert({first, first + kLlApart});
+          }
+        }
+      }
+      EXPECT_EQ(static_cast<std::int64_t>(slots.size()),
+                std::int64_t{2} * world * g.rows() * vectors);
+    }
+  }
+}
+
+// Numbers of runs go round; the flag of a slot is one of the last 2^30 runs', or 0.
+TEST(AllReduce, NoFlagIsThatOfAnOldRun) {
+  constexpr std::uint32_t kClear = std::uint32_t{1} << 30;
+  for (const std::uint32_t epoch : {1U, 2U, kClear, 2 * kClear - 1, 2 * kClear, 0U - 1, 0U}) {
+    EXPECT_NE(ll_flag(epoch), 0U);
+    for (const std::uint32_t back : {1U, 2U, kClear, kClear + 1, 2 * kClear - 1}) {
+      EXPECT_NE(ll_flag(epoch), ll_flag(epoch - back)) << epoch << ", " << back;
+    }
+    EXPECT_NE(half_of(epoch), half_of(epoch + 1));
+  }
+  for (const std::uint32_t first : {0U, kClear, 2 * kClear, 3 * kClear}) {
+    EXPECT_TRUE(clears_ll(first) && clears_ll(first + 1));
+    EXPECT_FALSE(clears_ll(first + 2) || clears_ll(first - 1));
+  }
+}
+
 // The model: 2 ranks, each with a CTA a tile; kernels of a rank follow each other. A CTA's program
 // is that of all_reduce.cu, an instruction a tile's stores, signal, wait or loads. Stores and loads
 // of a tile are two instructions each, so that an overwrite between them shows. Memory holds the
-// epoch whose sums lie there.
+// epoch whose sums lie there. A tile of one_shot_ll is what one load takes, its flag with it; it is
+// loaded again where others of the same loop have not come.
 constexpr int kRanks = 2;
 constexpr int kTiles = 3;
 constexpr int kEpochs = 3;
 
-enum class Fault { kNone, kOneBuffer, kSignalFirst, kEqual, kNoWait };
+enum class Fault { kNone, kOneBuffer, kSignalFirst, kEqual, kNoWait, kAnyFlag };
 
 enum class Do : std::uint8_t {
+  kPushLl,
+  kReceive,
+  kReceiveAgain,
   kPush,
   kSignal,
   kWait,
@@ -188,7 +257,9 @@ enum class Do : std::uint8_t {
 
 std::vector<Do> program(Form form, int rank, int tile, Fault fault) {
   std::vector<Do> out;
-  if (form == Form::kOneShot) {
+  if (form == Form::kOneShotLl) {
+    out = {Do::kPushLl, Do::kReceive, Do::kReceiveAgain, Do::kEnd};
+  } else if (form == Form::kOneShot) {
     out = {Do::kPush, Do::kSignal, Do::kWait, Do::kLoad, Do::kLoadAgain, Do::kEnd};
   } else if (tile % kRanks == rank) {
     out = {Do::kWait, Do::kLoad, Do::kLoadAgain, Do::kPushSum, Do::kSignalSum, Do::kEnd};
@@ -205,18 +276,28 @@ std::vector<Do> program(Form form, int rank, int tile, Fault fault) {
 }
 
 struct State {
-  std::array<std::uint8_t, kRanks> epoch{};                   // of the kernel that runs
+  std::array<std::uint8_t, kRanks> run{};                     // the kernel that runs, from 1
   std::array<std::array<std::uint8_t, kTiles>, kRanks> at{};  // in the program
-  // [reader][phase][half][tile]: whose epoch lies there; [reader][phase][tile]: the signal.
+  // [reader][phase][half][tile]: whose epoch lies there; [reader][phase][tile]: the signal;
+  // [reader][half][tile]: the packets.
   std::array<std::array<std::array<std::array<std::uint8_t, kTiles>, 2>, kPhases>, kRanks> inbox{};
   std::array<std::array<std::array<std::uint8_t, kTiles>, kPhases>, kRanks> signals{};
+  std::array<std::array<std::array<std::uint8_t, kTiles>, 2>, kRanks> ll{};
   auto operator<=>(const State&) const = default;
 };
 
-// "ok", or what goes wrong in some interleaving. `forms`: of each epoch.
+// The number of a run among those that share its halves.
+std::uint8_t epoch_of(const std::array<Form, kEpochs>& forms, std::uint8_t run) {
+  const auto is_ll = [](Form form) { return form == Form::kOneShotLl; };
+  const bool ll = is_ll(forms.at(run - 1U));
+  return static_cast<std::uint8_t>(std::count_if(forms.begin(), forms.begin() + run,
+                                                 [&](Form form) { return is_ll(form) == ll; }));
+}
+
+// "ok", or what goes wrong in some interleaving. `forms`: of each run.
 std::string explore(const std::array<Form, kEpochs>& forms, Fault fault, std::size_t* states) {
   State first;
-  first.epoch = {1, 1};
+  first.run = {1, 1};
   std::set<State> seen = {first};
   std::deque<State> open = {first};
   while (!open.empty()) {
@@ -226,21 +307,33 @@ std::string explore(const std::array<Form, kEpochs>& forms, Fault fault, std::si
     for (int rank = 0; rank < kRanks; ++rank) {
       const auto r = static_cast<std::size_t>(rank);
       const std::size_t peer = 1 - r;
-      const std::uint8_t epoch = now.epoch[r];
-      if (epoch > kEpochs) continue;
+      if (now.run[r] > kEpochs) continue;
+      const std::uint8_t epoch = epoch_of(forms, now.run[r]);
       const auto half = static_cast<std::size_t>(fault == Fault::kOneBuffer ? 0 : half_of(epoch));
       bool ended = true;
       for (int tile = 0; tile < kTiles; ++tile) {
         const auto t = static_cast<std::size_t>(tile);
         const std::vector<Do> todo =
-            program(forms[static_cast<std::size_t>(epoch - 1)], rank, tile, fault);
+            program(forms[static_cast<std::size_t>(now.run[r] - 1)], rank, tile, fault);
         const Do step = todo[now.at[r][t]];
         if (step == Do::kEnd) continue;
         ended = false;
         State next = now;
         ++next.at[r][t];
         const auto phase = static_cast<std::size_t>(step >= Do::kPushSum ? kSum : kPart);
+        const std::uint8_t packet = now.ll[r][half][t];
         switch (step) {
+          case Do::kPushLl:
+            next.ll[peer][half][t] = epoch;
+            break;
+          case Do::kReceive:
+            if (fault == Fault::kAnyFlag ? packet == 0 : packet != epoch) continue;
+            if (packet == epoch) break;
+            [[fallthrough]];
+          case Do::kReceiveAgain:
+            if (packet == epoch) break;
+            return "receives a packet of epoch " + std::to_string(packet) + " in " +
+                   std::to_string(epoch);
           case Do::kPush:
           case Do::kPushSum:
             next.inbox[peer][phase][half][t] = epoch;
@@ -266,12 +359,12 @@ std::string explore(const std::array<Form, kEpochs>& forms, Fault fault, std::si
       }
       if (!ended) continue;
       State next = now;
-      ++next.epoch[r];
+      ++next.run[r];
       next.at[r] = {};
       moved = true;
       if (seen.insert(next).second) open.push_back(next);
     }
-    const bool done = now.epoch[0] > kEpochs && now.epoch[1] > kEpochs;
+    const bool done = now.run[0] > kEpochs && now.run[1] > kEpochs;
     if (!moved && !done) return "no rank can go on";
   }
   *states = seen.size();
@@ -280,8 +373,16 @@ std::string explore(const std::array<Form, kEpochs>& forms, Fault fault, std::si
 
 constexpr Form kOne = Form::kOneShot;
 constexpr Form kTwo = Form::kTwoShot;
-constexpr std::array<std::array<Form, kEpochs>, 4> kSequences = {
-    {{kOne, kOne, kOne}, {kTwo, kTwo, kTwo}, {kOne, kTwo, kOne}, {kTwo, kOne, kTwo}}};
+constexpr Form kLl = Form::kOneShotLl;
+constexpr std::array<std::array<Form, kEpochs>, 9> kSequences = {{{kOne, kOne, kOne},
+                                                                  {kTwo, kTwo, kTwo},
+                                                                  {kOne, kTwo, kOne},
+                                                                  {kTwo, kOne, kTwo},
+                                                                  {kLl, kLl, kLl},
+                                                                  {kLl, kOne, kLl},
+                                                                  {kOne, kLl, kOne},
+                                                                  {kTwo, kLl, kTwo},
+                                                                  {kLl, kTwo, kLl}}};
 
 TEST(AllReduceModel, NoInterleavingStopsOrReadsAnotherRunsTile) {
   for (const auto& forms : kSequences) {
@@ -305,6 +406,9 @@ TEST(AllReduceModel, FindsPlantedFaults) {
         << i;
   }
   EXPECT_EQ(explore(kSequences[0], Fault::kEqual, &states), "no rank can go on");
+  EXPECT_NE(explore(kSequences[4], Fault::kOneBuffer, &states), "ok");
+  EXPECT_NE(explore(kSequences[4], Fault::kAnyFlag, &states).find("receives a packet of epoch 1"),
+            std::string::npos);
 }
 
 }  // namespace

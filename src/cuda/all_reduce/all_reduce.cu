@@ -5,12 +5,14 @@
 //   one-shot   push(parts of its tiles to all)  wait(tile) add -> y, y_norm
 //   two-shot   push(parts to each tile's owner) wait(own tile) add -> y, push(sum to all)
 //              wait(others' tile) sum -> y, y_norm
+//   one-shot LL  push(packets of its rows to all) load(packets until their flags fit) add -> ...
 //
 // A CTA pushes all that its peers wait for in a phase before it waits for anything of that phase,
 // and all CTAs are resident, so that no rank waits for one that waits for it.
 //
 // Barriers: a tile's signal is released by one thread a peer after a barrier of its CTA behind the
-// stores, and acquired by one thread a peer before a barrier ahead of the loads.
+// stores, and acquired by one thread a peer before a barrier ahead of the loads. One-shot LL has
+// packets and no tiles: rows are dealt to grid.x, and grid.y cuts each.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -31,10 +33,13 @@ namespace {
 constexpr int kMaxThreads = 512;
 constexpr int kWarp = 32;
 constexpr int kHeld = 2;  // vectors of a row that a thread keeps for the norm: 8192 columns in all
+constexpr int kLlBatch = 2;  // ranks whose packets are in flight: more would not fit in registers
 
-template <class Element>
+// kLl: the form one_shot_ll, a kernel of its own, whose registers and code are its own too.
+template <class Element, bool kLlForm>
 struct AllReduceConfig {
   using Type = Element;
+  static constexpr bool kLl = kLlForm;
 };
 
 __device__ __forceinline__ uint4* at(const Rows& rows, std::int64_t row) {
@@ -42,18 +47,19 @@ __device__ __forceinline__ uint4* at(const Rows& rows, std::int64_t row) {
 }
 
 // Everything that a CTA does, in phases.
-template <class Element>
+template <class Cfg>
 class Cta {
  public:
+  using Element = typename Cfg::Type;
   using Vector = Vector8<Element>;
 
   __device__ Cta(const AllReduceParams& p)
       : p_(p),
-        first_(static_cast<int>(threadIdx.x)),
-        step_(static_cast<int>(blockDim.x)),
+        first_(static_cast<int>(threadIdx.x + (Cfg::kLl ? blockIdx.y * blockDim.x : 0))),
+        step_(static_cast<int>(blockDim.x * (Cfg::kLl ? gridDim.y : 1))),
         tiles_(p.geometry.tiles()),
-        epoch_(header(p.rank)->epoch + 1),
-        dead_(header(p.rank)->dead != 0),
+        epoch_(Cfg::kLl ? 0 : header(p.rank)->epoch + 1),
+        dead_(!Cfg::kLl && header(p.rank)->dead != 0),
         half_(half_offset(p.peer_bytes, half_of(epoch_))) {}
 
   __device__ void one_shot() {
@@ -107,6 +113,22 @@ class Cta {
     });
   }
 
+  __device__ void one_shot_ll() {
+    for_ll_rows([&](int row) { push_ll(row); });
+    // The last CTA to have read the header makes it that of the next run, while packets travel.
+    // Thread 0 has read it: no CTA is without a vector.
+    __syncthreads();
+    PeerHeader* const own = header(p_.rank);
+    if (threadIdx.x == 0 && atomicAdd(&own->tickets, 1U) == gridDim.x * gridDim.y - 1) {
+      own->tickets = 0;
+      own->ll_epoch = ll_epoch_;
+    }
+    for_ll_rows([&](int row) {
+      finish(
+          row, [&](int v) { return sum_ll(row, v); }, false, [] {});
+    });
+  }
+
   // The last CTA to end makes the header that of the next run.
   __device__ void end() {
     __syncthreads();
@@ -136,9 +158,21 @@ class Cta {
   __device__ void for_rows(int tile, const Visit& visit) const {
     for (std::int64_t row = tile * p_.geometry.tile_rows(); row < end_of(tile); ++row) visit(row);
   }
+  template <class Visit>
+  __device__ void for_ll_rows(const Visit& visit) const {
+    const auto rows = static_cast<int>(p_.geometry.rows());
+    for (int row = static_cast<int>(blockIdx.x); row < rows; row += gridDim.x) visit(row);
+  }
   // Of all ranks but this one, or of `only` where that is one.
   [[nodiscard]] __device__ bool concerns(int peer, int only) const {
     return peer < p_.geometry.world() && peer != p_.rank && (only < 0 || peer == only);
+  }
+
+  __device__ void load_part(const uint4* from, int v, uint4 (&held)[kHeld]) const {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (v + i * step_ < p_.vectors) held[i] = __ldcg(from + v + i * step_);
+    }
   }
 
   __device__ void push_part(int tile, std::int64_t row, int only) const {
@@ -146,10 +180,7 @@ class Cta {
     const std::int64_t offset = p_.geometry.part_offset(p_.rank, tile, row);
     for (int v = first_; v < p_.vectors; v += kHeld * step_) {
       uint4 held[kHeld];
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) {
-        if (v + i * step_ < p_.vectors) held[i] = __ldcg(from + v + i * step_);
-      }
+      load_part(from, v, held);
       for (int peer = 0; peer < p_.geometry.world(); ++peer) {
         if (!concerns(peer, only)) continue;
         auto* const to = reinterpret_cast<uint4*>(inbox(peer) + offset);
@@ -175,12 +206,14 @@ class Cta {
     if (!failed_ && !dead_ && concerns(peer, only)) {
       const std::uint64_t* const word = &header(p_.rank)->signals[phase][peer][tile];
       late = !arrives(word);
-      if (late) {
-        atomicCAS(&header(p_.rank)->failed, 0U,
-                  static_cast<unsigned>(1 + peer) + 256U * static_cast<unsigned>(tile));
-      }
+      if (late) fail(peer, tile);
     }
     failed_ = __syncthreads_or(static_cast<int>(late || failed_ || dead_)) != 0;
+  }
+
+  __device__ void fail(int peer, int tile) const {
+    atomicCAS(&header(p_.rank)->failed, 0U,
+              static_cast<unsigned>(1 + peer) + 256U * static_cast<unsigned>(tile));
   }
 
   __device__ bool arrives(const std::uint64_t* word) const {
@@ -196,6 +229,104 @@ class Cta {
       }
     }
     return true;
+  }
+
+  // A vector's share of the next run's half, which no peer stores to before this one has come to
+  // it.
+  __device__ void clear_ll(int vector) const {
+    Packet* const half = header(p_.rank)->ll[half_of(ll_epoch_ + 1)];
+    const int all = static_cast<int>(p_.geometry.rows()) * p_.vectors;
+    for (int i = vector; i < kLlPackets; i += all) half[i] = {};
+    __threadfence_system();
+  }
+
+  [[nodiscard]] __device__ Packet* packets(int reader, int sender, int row, int v) const {
+    return header(reader)->ll[half_of(ll_epoch_)] + p_.geometry.ll_packet(sender, row, v);
+  }
+
+  __device__ void read_ll_header() {
+    const PeerHeader* const own = header(p_.rank);
+    ll_epoch_ = __ldcg(&own->ll_epoch) + 1;
+    failed_ = __ldcg(&own->dead) != 0;
+  }
+
+  __device__ void push_ll(int row) {
+    for (int v = first_; v < p_.vectors; v += kHeld * step_) {
+      uint4 held[kHeld]{};
+      load_part(at(p_.part, row), v, held);
+      read_ll_header();  // here, where its loads and those of the part take one latency
+      if (failed_) return;
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        if (v + i * step_ >= p_.vectors) continue;
+        if (clears_ll(ll_epoch_)) clear_ll(row * p_.vectors + v + i * step_);
+        const std::uint64_t flag = std::uint64_t{ll_flag(ll_epoch_)} << 32;
+#pragma unroll 1
+        for (int peer = 0; peer < p_.geometry.world(); ++peer) {
+          Packet* const to = packets(peer, p_.rank, row, v + i * step_);
+          ptx::store_relaxed_system(to[0].words, flag | held[i].x, flag | held[i].y);
+          ptx::store_relaxed_system(to[kLlApart].words, flag | held[i].z, flag | held[i].w);
+        }
+      }
+    }
+  }
+
+  // Eight columns of ranks from `first` on; returns one that has not come within the time limit, or
+  // -1. Worlds are even: of two ranks in flight both are there.
+  __device__ int receive(int first, int row, int v, uint4 (&raw)[kLlBatch]) const {
+    const std::uint32_t flag = ll_flag(ll_epoch_);
+    std::uint64_t begin = 0;
+    while (true) {
+      std::uint64_t words[kLlBatch][4];
+#pragma unroll
+      for (int i = 0; i < kLlBatch; ++i) {
+        const Packet* const from = packets(p_.rank, first + i, row, v);
+        ptx::load_relaxed_system(from[0].words, words[i][0], words[i][1]);
+        ptx::load_relaxed_system(from[kLlApart].words, words[i][2], words[i][3]);
+      }
+      int missing = -1;
+#pragma unroll
+      for (int i = 0; i < kLlBatch; ++i) {
+        raw[i] = {static_cast<unsigned>(words[i][0]), static_cast<unsigned>(words[i][1]),
+                  static_cast<unsigned>(words[i][2]), static_cast<unsigned>(words[i][3])};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          if (static_cast<std::uint32_t>(words[i][k] >> 32) != flag) missing = first + i;
+        }
+      }
+      if (missing < 0) return -1;
+      if (p_.time_limit_ns == 0) continue;
+      const std::uint64_t now = ptx::global_timer_ns();
+      if (begin == 0) begin = now;
+      if (now - begin > static_cast<std::uint64_t>(p_.time_limit_ns)) return missing;
+    }
+  }
+
+  // As sum. This thread waits no more once it has done so for too long.
+  [[nodiscard]] __device__ Vector sum_ll(int row, int v) {
+    if (failed_) return nan();
+    // What no peer sends is on its way while that is waited for.
+    uint4 bias{};
+    uint4 residual{};
+    if (p_.bias != nullptr) bias = __ldcg(static_cast<const uint4*>(p_.bias) + v);
+    if (p_.residual.base != nullptr) residual = __ldcg(at(p_.residual, row) + v);
+    Vector y{};
+    for (int first = 0; first < p_.geometry.world(); first += kLlBatch) {
+      uint4 raw[kLlBatch];
+      const int missing = receive(first, row, v, raw);
+      if (missing >= 0) {
+        fail(missing, row / static_cast<int>(p_.geometry.tile_rows()));
+        header(p_.rank)->dead = 1;
+        failed_ = true;
+        return nan();
+      }
+#pragma unroll
+      for (int i = 0; i < kLlBatch; ++i) add(y, raw[i]);
+    }
+    if (p_.bias != nullptr) add(y, bias);
+    if (p_.residual.base != nullptr) add(y, residual);
+    y.round();
+    return y;
   }
 
   [[nodiscard]] static __device__ Vector nan() {
@@ -291,6 +422,7 @@ class Cta {
   int step_;
   int tiles_;
   std::uint64_t epoch_;
+  std::uint32_t ll_epoch_ = 0;
   bool dead_;
   bool failed_ = false;
   std::size_t half_;
@@ -308,8 +440,11 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     if (p.bias != nullptr) ptx::prefetch_l2(static_cast<const uint4*>(p.bias) + v);
   }
   ptx::wait_for_prerequisites();
-  Cta<typename Cfg::Type> cta(p);
-  if (p.geometry.form() == Form::kOneShot) {
+  Cta<Cfg> cta(p);
+  if constexpr (Cfg::kLl) {
+    cta.one_shot_ll();
+    return;
+  } else if (p.geometry.form() == Form::kOneShot) {
     cta.one_shot();
   } else {
     cta.two_shot();
@@ -317,21 +452,35 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
   cta.end();
 }
 
+int threads_of(Grid grid, const AllReduceParams& p) {
+  const bool ll = p.geometry.form() == Form::kOneShotLl;
+  const int each = ll ? 1 : kHeld;  // vectors of a row, where its CTA may have that many threads
+  const int warps = ((p.vectors + each - 1) / each + kWarp - 1) / kWarp;
+  return std::min(warps * kWarp, grid.cuts > 1 ? kCutThreads : kMaxThreads);
+}
+
+template <bool kLl>
+Status launch_form(const Device& device, const LaunchShape& shape, DType dtype,
+                   const AllReduceParams& params, Stream stream) {
+  if (dtype == DType::kBF16) {
+    return launch<&sum_over_ranks<AllReduceConfig<__nv_bfloat16, kLl>>>(device.ordinal, shape,
+                                                                        stream, params);
+  }
+  return launch<&sum_over_ranks<AllReduceConfig<__half, kLl>>>(device.ordinal, shape, stream,
+                                                               params);
+}
+
 }  // namespace
 
-Status launch_all_reduce(const Device& device, int ctas, DType dtype, const AllReduceParams& params,
-                         Stream stream) noexcept {
-  const int threads = (params.vectors + kHeld - 1) / kHeld;
-  const int warps = (threads + kWarp - 1) / kWarp;
+Status launch_all_reduce(const Device& device, Grid grid, DType dtype,
+                         const AllReduceParams& params, Stream stream) noexcept {
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(ctas));
-  shape.block = dim3(static_cast<unsigned>(std::min(warps * kWarp, kMaxThreads)));
+  shape.grid = dim3(static_cast<unsigned>(grid.ctas), static_cast<unsigned>(grid.cuts));
+  shape.block = dim3(static_cast<unsigned>(threads_of(grid, params)));
   shape.programmatic = device.compute_capability >= 90;
-  if (dtype == DType::kBF16) {
-    return launch<&sum_over_ranks<AllReduceConfig<__nv_bfloat16>>>(device.ordinal, shape, stream,
-                                                                   params);
-  }
-  return launch<&sum_over_ranks<AllReduceConfig<__half>>>(device.ordinal, shape, stream, params);
+  return params.geometry.form() == Form::kOneShotLl
+             ? launch_form<true>(device, shape, dtype, params, stream)
+             : launch_form<false>(device, shape, dtype, params, stream);
 }
 
 }  // namespace sluice::cuda::all_reduce

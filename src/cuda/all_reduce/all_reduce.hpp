@@ -10,6 +10,15 @@
 
 namespace sluice::cuda::all_reduce {
 
+/// one_shot_ll without norm: as many columns a CTA that each thread has 8, which is the least time.
+inline constexpr int kCutThreads = 128;
+
+/// CTAs: of tiles, or one_shot_ll of rows, and those that a row is cut over, 1 but for that form.
+struct Grid {
+  int ctas = 1;
+  int cuts = 1;
+};
+
 /// Rows of contiguous columns. A null base is an absent operand.
 struct Rows {
   char* base = nullptr;
@@ -34,8 +43,8 @@ struct AllReduceParams {
   bool early = true;               // the next kernel may start while this one waits for peers
 };
 
-/// bf16 or fp16, `ctas` of them, each of a share of the tiles. Programmatic on GPUs that know it.
-Status launch_all_reduce(const Device& device, int ctas, DType dtype, const AllReduceParams& params,
-                         Stream stream) noexcept;
+/// bf16 or fp16. Programmatic on GPUs that know it.
+Status launch_all_reduce(const Device& device, Grid grid, DType dtype,
+                         const AllReduceParams& params, Stream stream) noexcept;
 
 }  // namespace sluice::cuda::all_reduce

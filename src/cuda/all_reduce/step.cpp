@@ -13,6 +13,7 @@ namespace {
 
 using all_reduce::Form;
 using all_reduce::Geometry;
+using all_reduce::Grid;
 using all_reduce::Rows;
 using detail::Reason;
 using detail::refuse;
@@ -51,36 +52,53 @@ Geometry geometry_of(const Problem& p, Form form) {
   return {form, p.reduce.world, std::max<std::int64_t>(p.m, 1), p.d * size_bytes(p.x_dtype)};
 }
 
-// Estimates, not measured yet: bytes that leave a GPU by NVLink, of 450 GB/s a direction, and what
-// a signal takes from one GPU's stores to another's loads.
+// What a rank sends.
+std::int64_t sent_bytes(const Geometry& g) {
+  const std::int64_t bytes = g.rows() * g.row_bytes() * (g.world() - 1);
+  if (g.form() == Form::kOneShot) return bytes;
+  return g.form() == Form::kTwoShot ? 2 * bytes / g.world() : 2 * bytes;
+}
+
+// Estimates: bytes that leave a GPU by NVLink, of 450 GB/s a direction, and what a hop takes
+// without them. A signal's is one-shot's measured time on two GPUs; a flag's is assumed.
 double estimated_us(const Geometry& g) {
   constexpr double kLinkBytesAUs = 400e3;
-  constexpr double kSignalUs = 2.5;
-  const double others = g.world() - 1;
-  const bool one = g.form() == Form::kOneShot;
-  const double bytes = static_cast<double>(g.rows()) * static_cast<double>(g.row_bytes()) * others;
-  return one ? kSignalUs + bytes / kLinkBytesAUs
-             : 2 * kSignalUs + 2 * bytes / g.world() / kLinkBytesAUs;
+  constexpr double kSignalUs = 7;
+  constexpr double kFlagUs = 3;
+  const double hops_us = g.form() == Form::kOneShotLl ? kFlagUs
+                         : g.form() == Form::kOneShot ? kSignalUs
+                                                      : 2 * kSignalUs;
+  return hops_us + static_cast<double>(sent_bytes(g)) / kLinkBytesAUs;
 }
 
 std::size_t configs(const Problem& p, const Device&, std::span<KernelConfig> out) noexcept {
-  const bool one =
-      estimated_us(geometry_of(p, Form::kOneShot)) <= estimated_us(geometry_of(p, Form::kTwoShot));
-  const Form forms[] = {one ? Form::kOneShot : Form::kTwoShot,
-                        one ? Form::kTwoShot : Form::kOneShot};
-  return detail::offer(std::span<const Form>(forms), out);
+  Form forms[] = {Form::kOneShotLl, Form::kOneShot, Form::kTwoShot};
+  const auto offered =
+      std::span<Form>(forms).subspan(geometry_of(p, Form::kOneShotLl).fits_ll() ? 0 : 1);
+  std::sort(offered.begin(), offered.end(), [&](Form a, Form b) {
+    return estimated_us(geometry_of(p, a)) < estimated_us(geometry_of(p, b));
+  });
+  return detail::offer(std::span<const Form>(offered), out);
 }
 
 void name_config(const KernelConfig& config, std::span<char> out) noexcept {
-  const bool one = detail::config_as<Form>(config) == Form::kOneShot;
-  std::snprintf(out.data(), out.size(), "%s", one ? "one_shot" : "two_shot");
+  constexpr const char* kNames[] = {"one_shot", "two_shot", "one_shot_ll"};
+  const auto form = static_cast<std::size_t>(detail::config_as<Form>(config));
+  std::snprintf(out.data(), out.size(), "%s", kNames[form]);
 }
 
-// All CTAs of all ranks are resident together. Ranks that share a GPU leave three quarters of it for
-// what a rank still runs ahead of its own sum, clusters of CTAs too.
-int ctas_of(const Geometry& g, const Device& device, bool share_device) {
-  const int share = share_device ? 4 * g.world() : 1;
-  return std::clamp(device.sm_count / share, 1, g.tiles());
+// All CTAs of all ranks are resident together. Ranks that share a GPU leave three quarters of it
+// for what a rank still runs ahead of its own sum, clusters of CTAs too.
+Grid grid_of(const Problem& p, const Geometry& g, const Device& device, bool share_device) {
+  const int share = std::max(device.sm_count / (share_device ? 4 * g.world() : 1), 1);
+  if (g.form() != Form::kOneShotLl) return {std::min(share, g.tiles()), 1};
+  // The sum of a row's squares is one CTA's.
+  constexpr int kCut = all_reduce::kCutThreads;
+  const auto cuts = p.reduce.norm.enabled ? 1 : (g.vectors() + kCut - 1) / kCut;
+  Grid grid;
+  grid.cuts = static_cast<int>(std::min<std::int64_t>(cuts, share));
+  grid.ctas = static_cast<int>(std::min<std::int64_t>(g.rows(), share / grid.cuts));
+  return grid;
 }
 
 Status launch(const Step& step, const Step* /*next*/) noexcept {
@@ -112,8 +130,8 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
   if (params.time_limit_ns == 0) params.time_limit_ns = kDebugLimitNs;
 #endif
   params.early = !step.peers->share_device;
-  const int ctas = ctas_of(params.geometry, step.device, step.peers->share_device);
-  return all_reduce::launch_all_reduce(step.device, ctas, p.x_dtype, params, step.stream);
+  const Grid grid = grid_of(p, params.geometry, step.device, step.peers->share_device);
+  return all_reduce::launch_all_reduce(step.device, grid, p.x_dtype, params, step.stream);
 }
 
 std::size_t peer_bytes(const StepView& s) noexcept {
@@ -123,15 +141,15 @@ std::size_t peer_bytes(const StepView& s) noexcept {
 
 std::string describe(const StepView& s) {
   const Geometry g = geometry_of(s.problem, detail::config_as<Form>(s.config));
-  const bool one = g.form() == Form::kOneShot;
+  const Grid grid = grid_of(s.problem, g, s.device, false);
+  const bool two = g.form() == Form::kTwoShot;
   char text[200];
-  const std::int64_t sent = g.rows() * g.row_bytes() * (g.world() - 1);
   std::snprintf(text, sizeof(text),
                 "rank %d of %d; %d tiles of %lld rows, %d CTAs; sends %lld bytes, %d hop%s; about "
                 "%.1f us",
                 s.problem.reduce.rank, g.world(), g.tiles(), ll{g.tile_rows()},
-                ctas_of(g, s.device, false), ll{one ? sent : 2 * sent / g.world()}, one ? 1 : 2,
-                one ? "" : "s", estimated_us(g));
+                grid.ctas * grid.cuts, ll{sent_bytes(g)}, two ? 2 : 1, two ? "s" : "",
+                estimated_us(g));
   return text;
 }
 
