@@ -159,11 +159,11 @@ def measure(m: int, a: argparse.Namespace, rank: int, weights: list[list[Tensor]
         "roof_fraction": None, "extra_bytes": summed.workspace_bytes + summed.peer_bytes, "peak_bytes": None,
         "rel_err": rel_err, "threads": 1, "tp": world, "mlp_alone_us": percentiles(samples[3])["us"],
     }  # fmt: skip
-    baselines = (("nccl", samples[1]), ("symm_mem one_shot" if one else "symm_mem two_shot", samples[2]))
+    baselines = (("nccl", None, samples[1]), ("symm_mem", "one_shot" if one else "two_shot", samples[2]))
     return [
-        {**common, "baseline": name, "baseline_us": percentiles(theirs)["us"],
+        {**common, "baseline": name, "baseline_config": form, "baseline_us": percentiles(theirs)["us"],
          "ratio": percentiles(theirs)["us"] / times["us"]}
-        for name, theirs in baselines
+        for name, form, theirs in baselines
     ]  # fmt: skip
 
 

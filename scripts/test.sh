@@ -9,7 +9,7 @@
 # Steps: cpu    release build; unit, property, numerics, self, command line, format, Python, install,
 #               lint, examples
 #        asan   AddressSanitizer and UBSan       tsan   ThreadSanitizer
-#        fuzz   libFuzzer on file readers, cases, the C ABI and arguments, a minute each
+#        fuzz   libFuzzer on file readers, cases, the C ABI and arguments, half a minute each
 #        large  more than 2^31 elements; needs 12 GiB of free memory
 #        torch  the wheel, built and installed; Torch and JAX operators, a real model. Downloads 3 GB
 #        cuda   where nvcc is: builds everything for GPUs, runs the host's part, and the GPU's where

@@ -100,6 +100,8 @@ OPTIONAL_ROW: dict[str, str] = {  # null where a row has none
     "baseline_peak_bytes": COUNT,
     "clocks": TEXT,
     "baseline_clocks": TEXT,
+    "reduce": TEXT,
+    "mlp_alone_us": NUMBER,
 }
 CHECK: dict[str, tuple[str, bool]] = {
     "model": (TEXT, False),
@@ -119,7 +121,7 @@ WORDS = {
     "baseline": set(
         "cublaslt+act cublaslt_gemm cublaslt_chain own_unfused quack liger liger_tiled triton "
         "torch_eager torch_compile onednn openblas ggml hf_eager vllm sglang "
-        "sluice_before cutlass_act cutlass_identity".split()
+        "sluice_before cutlass_act cutlass_identity nccl symm_mem".split()
     ),
 }
 
