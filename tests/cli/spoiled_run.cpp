@@ -21,21 +21,23 @@ bool is_nan(std::uint16_t bits) { return (bits & 0x7FFFU) > 0x7F80U; }
 }  // namespace
 
 __attribute__((visibility("default"))) Status run(const Plan& plan, const Operands& operands,
-                                                  Workspace workspace, Stream stream) noexcept {
-  using RunFunction = Status (*)(const Plan&, const Operands&, Workspace, Stream) noexcept;
+                                                  Workspace workspace, Stream stream,
+                                                  const Peers* peers) noexcept {
+  using RunFunction =
+      Status (*)(const Plan&, const Operands&, Workspace, Stream, const Peers*) noexcept;
   static const auto kRun = reinterpret_cast<RunFunction>(
-      dlsym(RTLD_NEXT, "_ZN6sluice3runERKNS_4PlanERKNS_8OperandsENS_9WorkspaceEPv"));
+      dlsym(RTLD_NEXT, "_ZN6sluice3runERKNS_4PlanERKNS_8OperandsENS_9WorkspaceEPvPKNS_5PeersE"));
   if (std::getenv("SLUICE_TEST_KEEP_NAN") != nullptr) {
     auto* const y = static_cast<std::uint16_t*>(operands.y);
     const auto size = static_cast<std::size_t>(plan.problem.m * plan.problem.d);
     const std::vector<std::uint16_t> before(y, y + size);
-    const Status kept = kRun(plan, operands, workspace, stream);
+    const Status kept = kRun(plan, operands, workspace, stream, peers);
     for (std::size_t i = 0; i < size; ++i) {
       if (is_nan(y[i])) y[i] = before[i];
     }
     return kept;
   }
-  const Status status = kRun(plan, operands, workspace, stream);
+  const Status status = kRun(plan, operands, workspace, stream, peers);
   if (status && operands.y != nullptr) {
     std::uint16_t bits = 0;
     std::memcpy(&bits, operands.y, sizeof(bits));

@@ -55,7 +55,7 @@ def _selected(results: Path, selection: str) -> tuple[ResultsFile, list[Record]]
 def test_names(tests: Path) -> set[str]:
     """Every test below a folder, as evidence names it."""
     found: set[str] = set()
-    for path in sorted(tests.rglob("*.c[pu]*")):
+    for path in sorted([*tests.rglob("*.cpp"), *tests.rglob("*.cu")]):
         found |= {f"{suite}.{name}" for suite, name in _CPP_TEST.findall(path.read_text("utf-8"))}
     for path in sorted(tests.rglob("*.py")):
         found |= {f"{path.stem}.{name}" for name in _PYTHON_TEST.findall(path.read_text("utf-8"))}
