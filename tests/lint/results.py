@@ -101,6 +101,9 @@ OPTIONAL_ROW: dict[str, str] = {  # null where a row has none
     "clocks": TEXT,
     "baseline_clocks": TEXT,
     "reduce": TEXT,
+    "layer_ratio": NUMBER,
+    "max_diff_sd": NUMBER,
+    "mean_diff_sd": NUMBER,
     "mlp_alone_us": NUMBER,
 }
 CHECK: dict[str, tuple[str, bool]] = {
@@ -121,7 +124,8 @@ WORDS = {
     "baseline": set(
         "cublaslt+act cublaslt_gemm cublaslt_chain own_unfused quack liger liger_tiled triton "
         "torch_eager torch_compile onednn openblas ggml hf_eager vllm sglang "
-        "sluice_before cutlass_act cutlass_identity nccl symm_mem".split()
+        "sluice_before cutlass_act cutlass_identity nccl symm_mem "
+        "torch_mm+unsloth torch_mm+unsloth_in_place torch_mm+liger unsloth sluice_row".split()
     ),
 }
 
