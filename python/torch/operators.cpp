@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators of torch.ops.sluice: schemas and functions, the same for CPU and CUDA. Shapes,
-// fakes and autograd: python/src/sluice/ops.py, which documents each of them.
+// fakes and autograd: python/src/sluice/torch_operators.py; ops.py documents each of them.
 #include <torch/csrc/stable/library.h>
 
 #include <string>

@@ -61,6 +61,7 @@ namespace detail {
 inline constexpr double kSqrt2OverPi = 0.79788456080286535588;
 inline constexpr double kSqrtHalf = 0.70710678118654752440;
 inline constexpr double kInvSqrt2Pi = 0.39894228040143267794;
+inline constexpr double kMinusHalfLog2E = -0.72134752044448170368;
 inline constexpr double kGeluCubic = 0.044715;
 
 /// gelu_tanh(v) is v · sigmoid(gelu_slope(v) · v), since (1 + tanh t) / 2 = sigmoid(2t).
@@ -74,8 +75,7 @@ SLUICE_HOST_DEVICE T gelu_slope(T v) {
 template <class T>
 SLUICE_HOST_DEVICE T bell(T v) {
 #if defined(__CUDA_ARCH__)
-  constexpr float kMinusHalfLog2E = -0.72134752F;
-  if constexpr (sizeof(T) == 4) return exp2_fast(v * kMinusHalfLog2E * v);
+  if constexpr (sizeof(T) == 4) return exp2_fast(v * float(kMinusHalfLog2E) * v);
 #endif
   return std::exp(T(-0.5) * v * v);
 }
@@ -89,7 +89,6 @@ SLUICE_HOST_DEVICE T normal_cdf(T v) {
 #if defined(__CUDA_ARCH__)
   if constexpr (sizeof(T) == 4) {
     constexpr float kSqrtEighth = 0.35355339F;
-    constexpr float kMinusHalfLog2E = -0.72134752F;
     const float t = reciprocal_fast(1.0F + kSqrtEighth * fabsf(v));
     float p = 0.102810077F;
     p = p * t - 0.751639307F;
@@ -100,7 +99,7 @@ SLUICE_HOST_DEVICE T normal_cdf(T v) {
     p = p * t + 0.627805173F;
     p = p * t + 1.43330228F;
     p = p * t - 1.82532489F;
-    const float tail = 0.5F * t * exp2_fast(v * kMinusHalfLog2E * v + p);
+    const float tail = 0.5F * t * exp2_fast(v * float(kMinusHalfLog2E) * v + p);
     return v < 0.0F ? tail : 1.0F - tail;
   }
 #endif

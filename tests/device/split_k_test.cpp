@@ -2,73 +2,19 @@
 // gate_up and linear by split K on a GPU: every tiling and split, tails in every direction, fewer
 // parts to finish than CTAs of a cluster, layouts, flags and gates, launches behind each other on
 // one stream and on two.
-#include <cuda_runtime_api.h>
-
-#include <algorithm>
 #include <iterator>
 #include <string>
 #include <tuple>
-#include <vector>
 
-#include "job.hpp"
+#include "sm90_schedule.hpp"
 
 namespace sluice {
 namespace {
 
-using gpu::bits_of;
-using gpu::Job;
-using gpu::make_job;
-using gpu::run_once;
-using gpu::StreamGuard;
-
-constexpr const char* kVariant = "cuda.sm90";
-
-class GpuSplitK : public testing::Test {
+class GpuSplitK : public gpu::Sm90Schedule {
  protected:
-  void SetUp() override {
-    if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
-  }
+  GpuSplitK() : Sm90Schedule({"=sp"}) {}
 };
-
-// The configs of a problem whose one launch is split K: 64 or 128 weight rows, by 2, 4 and 8.
-std::vector<std::string> configs_of(const Problem& problem) {
-  std::vector<std::string> names = config_names(kVariant, problem, gpu::rig().device());
-  std::erase_if(names, [](const std::string& n) { return n.find("=sp") == std::string::npos; });
-  EXPECT_FALSE(names.empty());
-  return names;
-}
-
-Options forced(const std::string& config) {
-  Options options;
-  options.variant = kVariant;
-  options.config = config.c_str();
-  return options;
-}
-
-// Every config against the oracle.
-void verify_all(const std::string& text) {
-  const auto c = harness::parse_case(text).value();
-  harness::Verification verification(c, gpu::rig(), {.max_operations = 1e7});
-  for (const std::string& config : configs_of(c.problem)) {
-    const auto report = verification.run(forced(config));
-    ASSERT_OK(report) << text << " " << config;
-    EXPECT_TRUE(report->passed()) << report->text();
-  }
-}
-
-// Small integers have one right answer: every config must give the bits of cuda.simt.
-void expect_exact(const std::string& text) {
-  const auto c = harness::parse_case(text + ":identity:fill=integers").value();
-  auto set = std::move(harness::OperandSet::make(c, gpu::rig()).value());
-  const std::string expected = run_once(*set, "cuda.simt", nullptr);
-  for (const std::string& config : configs_of(c.problem)) {
-    const std::string got = run_once(*set, kVariant, config.c_str());
-    const auto [at, other] = std::mismatch(expected.begin(), expected.end(), got.begin());
-    ASSERT_EQ(at - expected.begin(), static_cast<std::ptrdiff_t>(expected.size()))
-        << text << " " << config << ": first wrong byte";
-    EXPECT_OK(set->check_canaries());
-  }
-}
 
 TEST_F(GpuSplitK, TailsInEveryDirection) {
   // m x k x columns: one part longer than another, a part of few columns, one and several tiles.
@@ -110,53 +56,16 @@ TEST_F(GpuSplitK, LayoutsGatesAndFlags) {
   }
 }
 
-// Two streams at once, whose clusters wait for room in any order, launches behind each other in
-// each.
-TEST_F(GpuSplitK, ManyRunsOnTwoStreamsGiveTheSameBits) {
-  for (const char* text : {"137x2056x264:gate_up", "137x264x2056:down"}) {
-    const auto c = harness::parse_case(text).value();
-    for (const std::string& config : configs_of(c.problem)) {
-      Job jobs[2] = {make_job(text, forced(config)), make_job(text, forced(config))};
-      StreamGuard streams[2];
-      std::string first[2];
-      for (int i = 0; i < 2; ++i) {
-        ASSERT_OK(jobs[i].run(streams[i].stream));
-        ASSERT_CUDA(cudaStreamSynchronize(streams[i].stream));
-        first[i] = bits_of(*jobs[i].set);
-        ASSERT_OK(jobs[i].set->reset_outputs());
-      }
-      for (int r = 0; r < 200; ++r) ASSERT_OK(jobs[r % 2].run(streams[r % 2].stream));
-      for (int i = 0; i < 2; ++i) {
-        ASSERT_CUDA(cudaStreamSynchronize(streams[i].stream));
-        EXPECT_TRUE(bits_of(*jobs[i].set) == first[i]) << text << " " << config;
-      }
+TEST_F(GpuSplitK, TwoStreamsAtOnceGiveTheSameBits) {
+  for (const std::string text : {"137x2056x264:gate_up", "137x264x2056:down"}) {
+    for (const std::string& config : configs_of(text)) {
+      expect_same_bits_on_two_streams(text, config);
     }
   }
 }
 
-// Layers of a model, x of each being y of the one before, programmatic launches one behind the
-// other, against the same layers with a wait after each: a launch that reads too early changes
-// bits.
 TEST_F(GpuSplitK, ChainedLayersEqualLayersOneByOne) {
-  constexpr int kLayers = 12;
-  const std::string text = "40x1032x2056:mlp:sigmoid";
-  const std::string config = "gate_up=sp128x64k2,down=sp128x64k4";
-  Job jobs[2] = {make_job(text, forced(config)), make_job(text, forced(config))};
-  StreamGuard guard;
-  std::string bits[2];
-  for (const bool wait : {true, false}) {
-    for (int i = 0; i < kLayers; ++i) {
-      Operands operands = jobs[i % 2].set->operands();
-      if (i > 0) operands.x = jobs[(i + 1) % 2].set->operands().y;
-      ASSERT_OK(sluice::run(jobs[0].plan, operands, jobs[0].workspace.workspace, guard.stream));
-      if (wait) {
-        ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
-      }
-    }
-    ASSERT_CUDA(cudaStreamSynchronize(guard.stream));
-    bits[wait ? 0 : 1] = bits_of(*jobs[(kLayers - 1) % 2].set);
-  }
-  EXPECT_TRUE(bits[0] == bits[1]);
+  expect_chains("40x1032x2056:mlp:sigmoid", "gate_up=sp128x64k2,down=sp128x64k4");
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import sluice
 import sluice.nn
-from sluice import ops
+from sluice import ops, torch_operators
 
 
 class ZeroTokens(OnDevice):
@@ -282,7 +282,7 @@ class Pools(unittest.TestCase):
             other = {"segment_pool_id": (7, 0), "address": 4096, "total_size": 4096}
             segment = {"segment_pool_id": pool, "address": begin, "total_size": size}
             with mock.patch("torch.cuda.memory_snapshot", lambda **_: [other, segment]):
-                return ops._lies_in_a_pool(tensor)
+                return torch_operators.lies_in_a_pool(tensor)
 
         self.assertTrue(answer((0, 1), address - 64, 128))
         self.assertFalse(answer((0, 0), address - 64, 128))  # Torch's ordinary memory
@@ -290,7 +290,7 @@ class Pools(unittest.TestCase):
         self.assertFalse(answer((0, 1), address + 1, 64))
         for backend, owns in (("cudaMallocAsync", True), ("pluggable", False)):
             with mock.patch("torch.cuda.get_allocator_backend", lambda name=backend: name):
-                self.assertEqual(ops._lies_in_a_pool(tensor), owns)
+                self.assertEqual(torch_operators.lies_in_a_pool(tensor), owns)
 
 
 @unittest.skipIf(REASON, REASON)

@@ -11,7 +11,7 @@ from cases import gated
 from test_ops import RAW, OnDevice
 from torch import Tensor
 
-from sluice import Gate, ops
+from sluice import Gate, ops, torch_operators
 
 
 class Gradients(OnDevice):
@@ -143,7 +143,7 @@ class GradientsByTorchsProducts(Gradients):
     """What GPUs do, on the CPU: dg and du in the place of g and u, the products by Torch."""
 
     def setUp(self) -> None:
-        self.enterContext(mock.patch.object(ops, "_products_by_torch", lambda _: True))
+        self.enterContext(mock.patch.object(torch_operators, "_products_by_torch", lambda _: True))
 
     def test_only_a_graph_that_is_not_kept_gives_up_g_and_u(self) -> None:
         weights = self.weights(24, 40, torch.float32, bias=True)

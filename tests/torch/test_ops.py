@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sluice import Gate, ops
+from sluice import Gate, ops, torch_operators
 
 RAW = torch.ops.sluice
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -449,7 +449,7 @@ class Tracing(OnDevice):
                 seen.add(str(overload))
         expected = {
             f"sluice.{name}.{overload}"
-            for name in ops.OPERATORS
+            for name in torch_operators.OPERATORS
             for overload in getattr(RAW, name).overloads()
         }
         self.assertEqual(seen, expected)

@@ -87,11 +87,11 @@ def _torch() -> Iterator[Finding]:
         yield Finding("no", "Torch operators", "left out when this package was built")
     elif version:
         try:
-            from sluice import ops
+            from sluice import torch_operators
         except (ImportError, OSError) as error:
             yield Finding("BAD", "Torch operators", str(error))
         else:
-            yield Finding("ok", "Torch operators", ", ".join(ops.OPERATORS))
+            yield Finding("ok", "Torch operators", ", ".join(torch_operators.OPERATORS))
 
 
 def _engines() -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice import ops
+from sluice import ops, torch_operators
 from sluice.gate import Gate
 
 def _gate_mul(ctx: Any, a: Tensor, b: Tensor, gate: Gate) -> Tensor:
@@ -44,7 +44,7 @@ class LigerSiLUMulFunction(torch.autograd.Function):
         return _gate_mul(ctx, a, b, gate)
 
     @staticmethod
-    @ops._once
+    @torch_operators.once
     def backward(ctx: Any, dc: Tensor) -> tuple[Tensor | None, ...]:
         """As ``torch.autograd.Function`` calls it."""
         return (*_gradients(ctx, dc), None, None)
@@ -59,7 +59,7 @@ class LigerGELUMulFunction(torch.autograd.Function):
         return _gate_mul(ctx, a, b, Gate("gelu_tanh"))
 
     @staticmethod
-    @ops._once
+    @torch_operators.once
     def backward(ctx: Any, dc: Tensor) -> tuple[Tensor | None, ...]:
         """As ``torch.autograd.Function`` calls it."""
         return _gradients(ctx, dc)

@@ -59,16 +59,13 @@ std::int64_t sent_bytes(const Geometry& g) {
   return g.form() == Form::kTwoShot ? 2 * bytes / g.world() : 2 * bytes;
 }
 
-// Estimates: bytes that leave a GPU by NVLink, of 450 GB/s a direction, and what a hop takes
-// without them. A signal's is one-shot's measured time on two GPUs; a flag's is assumed.
+// Estimates from two H200s (bench/results/h200x2/all_reduce.json): what a hop takes without bytes,
+// and bytes that leave a GPU in a microsecond, of NVLink's 450 GB/s a direction.
 double estimated_us(const Geometry& g) {
-  constexpr double kLinkBytesAUs = 400e3;
-  constexpr double kSignalUs = 7;
-  constexpr double kFlagUs = 3;
-  const double hops_us = g.form() == Form::kOneShotLl ? kFlagUs
-                         : g.form() == Form::kOneShot ? kSignalUs
-                                                      : 2 * kSignalUs;
-  return hops_us + static_cast<double>(sent_bytes(g)) / kLinkBytesAUs;
+  const auto bytes = static_cast<double>(sent_bytes(g));
+  if (g.form() == Form::kOneShotLl) return 3 + bytes / 400e3;
+  constexpr double kHopUs = 7;
+  return (g.form() == Form::kOneShot ? 1 : 2) * kHopUs + bytes / 160e3;
 }
 
 std::size_t configs(const Problem& p, const Device&, std::span<KernelConfig> out) noexcept {

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sluice import ops, proof
+from sluice import proof, torch_operators
 from sluice.gate import ACTIVATIONS, Gate
 
 STEPS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096,
@@ -329,7 +329,7 @@ def load() -> None:
     global _library
     if _library is not None:
         return
-    assert ops.OPERATORS  # importing it has made torch.ops.sluice
+    assert torch_operators.OPERATORS  # importing it has made torch.ops.sluice
     _library = torch.library.Library("sluice_serving", "DEF")
     _library.define("mlp(Tensor x, Tensor w_gate_up, Tensor w_down, int activation) -> Tensor")
     _library.define(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// down on Hopper: the instantiations of kDownTilings but those of stream-K.
+// down on Hopper: the instantiations of kDownTilings that go in waves.
 #include "cuda/sm90/gemm/launch.cuh"
 
 namespace sluice::cuda::sm90::gemm {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gate_up on Hopper: the instantiations of kGateUpTilings but those of stream-K.
+// gate_up on Hopper: the instantiations of kGateUpTilings that go in waves.
 #include "cuda/sm90/gemm/launch.cuh"
 
 namespace sluice::cuda::sm90::gemm {

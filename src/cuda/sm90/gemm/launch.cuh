@@ -67,7 +67,7 @@ Status launch_config(const GemmLaunch& launch, GemmParams& p) noexcept {
 
 template <GemmKind kKind, class Element>
 Status launch_typed(const GemmLaunch& launch, GemmParams& p) noexcept {
-  return launch_tiling<kKind, false>(launch.tiling, [&]<Tiling kTiling>() {
+  return launch_tiling<kKind, Form::kWaves>(launch.tiling, [&]<Tiling kTiling>() {
     if constexpr (kKind == GemmKind::kGateUpGrad) {
       if (math::is_plain(p.gate) && p.gate.activation == Activation::kSilu) {
         return launch_config<GemmConfig<kKind, Element, kTiling, true>>(launch, p);
@@ -77,7 +77,7 @@ Status launch_typed(const GemmLaunch& launch, GemmParams& p) noexcept {
   });
 }
 
-/// The launch's tiling, one of tilings(kKind) but those of stream-K, in the launch's type.
+/// The launch's tiling, one of tilings(kKind) in waves, in the launch's type.
 template <GemmKind kKind>
 Status launch_kind(const GemmLaunch& launch, GemmParams& p) noexcept {
   return launch.dtype == DType::kF16 ? launch_typed<kKind, __half>(launch, p)

@@ -3,7 +3,11 @@
 // table.hpp, and so do the stages of their rings.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <cstddef>
+#include <cstdint>
 
 #include "cuda/host/status.hpp"
 #include "cuda/sm90/gemm/params.hpp"
@@ -18,20 +22,38 @@ inline constexpr int kStageBarrierBytes = 2 * 8;  // full and empty
   return (kMaxSmemBytes - bytes) / (stage_bytes + kStageBarrierBytes);
 }
 
-/// launch.operator()<T>() for the T of tilings(kKind), those of stream-K or the others, that
-/// `tiling` is; kInternal if it is none.
-template <GemmKind kKind, bool kStreamK, class Launch, std::size_t kIndex = 0>
+/// The kernels that a tiling may be of.
+enum class Form : std::uint8_t { kWaves, kStreamK, kSplitK };
+
+[[nodiscard]] constexpr Form form_of(const Tiling& tiling) noexcept {
+  return tiling.is_split_k() ? Form::kSplitK : tiling.is_stream_k() ? Form::kStreamK : Form::kWaves;
+}
+
+/// launch.operator()<T>() for the T of tilings(kKind), those of a form, that `tiling` is; kInternal
+/// if it is none.
+template <GemmKind kKind, Form kForm, class Launch, std::size_t kIndex = 0>
 Status launch_tiling(const Tiling& tiling, const Launch& launch) noexcept {
   constexpr auto kAll = tilings(kKind);
   if constexpr (kIndex < kAll.size()) {
-    if constexpr (kAll[kIndex].split == 1 && kAll[kIndex].is_stream_k() == kStreamK) {
+    if constexpr (form_of(kAll[kIndex]) == kForm) {
       if (tiling == kAll[kIndex]) return launch.template operator()<kAll[kIndex]>();
     }
-    return launch_tiling<kKind, kStreamK, Launch, kIndex + 1>(tiling, launch);
+    return launch_tiling<kKind, kForm, Launch, kIndex + 1>(tiling, launch);
   } else {
     return make_error(ErrorCode::kInternal, "sm90: no kernel for a tile of %d x %d, cluster %d",
                       tiling.rows, tiling.tile_n, tiling.cluster);
   }
+}
+
+/// launch.operator()<kind, Element>() for gate_up or down in the launch's type.
+template <class Launch>
+Status launch_product(DType dtype, GemmKind kind, const Launch& launch) noexcept {
+  const auto typed = [&]<class Element>() {
+    return kind == GemmKind::kDown ? launch.template operator()<GemmKind::kDown, Element>()
+                                   : launch.template operator()<GemmKind::kGateUp, Element>();
+  };
+  return dtype == DType::kF16 ? typed.template operator()<__half>()
+                              : typed.template operator()<__nv_bfloat16>();
 }
 
 }  // namespace sluice::cuda::sm90::gemm

@@ -128,7 +128,7 @@ Status gate_up(const Step& step, const Tiling& tiling) noexcept {
     streamed.u = rows_of(at(step, Operand::kU));
     return launch_stream_k(launch_of(step, tiling), GemmKind::kGateUp, streamed);
   }
-  if (tiling.split > 1) {
+  if (tiling.is_split_k()) {
     SplitKParams split = split_k_params(params, at(step, Operand::kH));
     split.g = rows_of(at(step, Operand::kG));
     split.u = rows_of(at(step, Operand::kU));
@@ -154,7 +154,7 @@ Status down(const Step& step, const Tiling& tiling) noexcept {
     StreamKParams streamed = stream_k_params(step, params, y);
     return launch_stream_k(launch_of(step, tiling), GemmKind::kDown, streamed);
   }
-  if (tiling.split > 1) {
+  if (tiling.is_split_k()) {
     SplitKParams split = split_k_params(params, y);
     return launch_split_k(launch_of(step, tiling), GemmKind::kDown, split);
   }

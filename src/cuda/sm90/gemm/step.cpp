@@ -147,7 +147,7 @@ std::string describe(const StepView& s) {
   int size = std::snprintf(
       text, sizeof(text), "%lld x %lld tiles of %d rows by %d weight rows, clusters of %d, %s; ",
       ll{rows}, ll{columns}, t.rows, t.tile_n, t.cluster * t.split,
-      t.split > 1                                        ? "split K"
+      t.is_split_k()                                     ? "split K"
       : t.swaps_ab()                                     ? "swap-AB"
       : t.schedule == sm90::gemm::Schedule::kPingpong    ? "pingpong"
       : t.schedule == sm90::gemm::Schedule::kCooperative ? "cooperative"
@@ -157,7 +157,7 @@ std::string describe(const StepView& s) {
     const sm90::gemm::StreamK k = sm90::gemm::stream_k_schedule(shape, t);
     std::snprintf(text + size, room, "stream-K: %d workers of %d or %d stages of 64 columns",
                   k.workers, k.each, k.each + (k.rest > 0 ? 1 : 0));
-  } else if (t.split > 1) {
+  } else if (t.is_split_k()) {
     std::snprintf(text + size, room, "%lld parts of k of %lld stages of 64 columns at most",
                   ll{t.split}, ll{((shape.k + 63) / 64 + t.split - 1) / t.split});
   } else {

@@ -170,7 +170,7 @@ double memory_us(const GemmShape& shape) {
 // Parts of k are for tiles that leave SMs idle, and have some stages each. Clusters of more than a
 // pair do not fill Hopper: 30 of 4 and 15 of 8 CTAs run at once on 132 SMs.
 bool split_k_serves(const GemmShape& shape, const Tiling& t) {
-  if (t.split == 1) return true;
+  if (!t.is_split_k()) return true;
   const int ctas = t.split == 2 ? shape.sm_count : shape.sm_count * 10 / 11;
   return tiles_of(shape, t) * t.split <= ctas &&
          ceil_div(shape.k, kTileK) >= std::int64_t{2} * t.split;
@@ -203,7 +203,7 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
   const double column_us = static_cast<double>(shape.k) * 1e-6;  // times picoseconds
   // Every weight crosses the memory bus once.
   const double memory = static_cast<double>(shape.n) / std::max(1, shape.sm_count) * kMemoryPs;
-  if (t.split > 1) return split_k_cost(shape, t);
+  if (t.is_split_k()) return split_k_cost(shape, t);
   if (!t.is_stream_k()) {
     const bool open =
         shape.kind == GemmKind::kGateUp && row_tiles > 1 && t.schedule == Schedule::kPingpong;
@@ -239,7 +239,7 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
 }
 
 double gate_up_us(const GemmShape& shape, const Tiling& t) noexcept {
-  if (shape.m == 0 || t.split > 1 || t.is_stream_k()) return cost(shape, t);
+  if (shape.m == 0 || t.is_split_k() || t.is_stream_k()) return cost(shape, t);
   // Picoseconds of an element where all SMs read; microseconds of a tile's start, of the epilogue
   // of 128 weight rows, and of a launch that waits for memory.
   constexpr double kElementPs = 22.8;

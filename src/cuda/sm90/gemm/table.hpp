@@ -2,8 +2,11 @@
 // Which tiling the Hopper GEMM uses for which shape: pure arithmetic, tested on any CPU.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "cuda/sm90/gemm/stream_k/schedule.hpp"
@@ -26,7 +29,7 @@ enum class GemmKind : std::uint8_t {
   kWeightGrad = 4,  ///< a weight's gradient: both sides with their columns as rows, k are tokens
 };
 
-/// CTAs of a cluster that every device of this architecture runs: parts of k at most.
+/// Parts of k at most: CTAs of a cluster that every device of this architecture runs.
 inline constexpr int kMaxSplit = 8;
 
 /// How CTAs divide the output, and consumers a tile.
@@ -49,6 +52,7 @@ struct Tiling {
   int rows = kTileM;  ///< rows of x a CTA
   int split = 1;      ///< CTAs that share a tile, with a part of k each; kSplitK
 
+  [[nodiscard]] constexpr bool is_split_k() const noexcept { return split > 1; }
   [[nodiscard]] constexpr bool is_stream_k() const noexcept {
     return schedule == Schedule::kStreamK || swaps_ab();
   }
@@ -62,9 +66,26 @@ struct Tiling {
   friend constexpr bool operator==(const Tiling&, const Tiling&) = default;
 };
 
+/// Of split K, in gate_up and down alike: one kernel for each width, whatever the split.
+inline constexpr Tiling kSplitKTilings[] = {
+    {64, 1, Schedule::kSplitK, 16, kTileM, 2},
+    {64, 1, Schedule::kSplitK, 16, kTileM, 4},
+    {64, 1, Schedule::kSplitK, 16, kTileM, kMaxSplit},
+    {128, 1, Schedule::kSplitK, 16, kTileM, 2},
+    {128, 1, Schedule::kSplitK, 16, kTileM, 4},
+    {128, 1, Schedule::kSplitK, 16, kTileM, kMaxSplit},
+};
+template <std::size_t kCount>
+constexpr auto and_split_k(const Tiling (&others)[kCount]) noexcept {
+  std::array<Tiling, kCount + std::size(kSplitKTilings)> all{};
+  std::copy(std::begin(others), std::end(others), all.begin());
+  std::copy(std::begin(kSplitKTilings), std::end(kSplitKTilings), all.begin() + kCount);
+  return all;
+}
+
 /// All kernels of gate_up, each in two types; a new one is a line here. A ring has as many stages
 /// as fit beside what else is in shared memory.
-inline constexpr Tiling kGateUpTilings[] = {
+inline constexpr auto kGateUpTilings = and_split_k({
     {192, 2, Schedule::kPingpong, 8},
     {160, 2, Schedule::kPingpong, 8},
     {128, 2, Schedule::kPingpong, 8},
@@ -76,14 +97,8 @@ inline constexpr Tiling kGateUpTilings[] = {
     {224, 1, Schedule::kStreamK, 16, 192},
     {224, 1, Schedule::kStreamKSwapAB, 16, 144},
     {224, 1, Schedule::kStreamKSwapAB, 16, 160},
-    {64, 1, Schedule::kSplitK, 16, kTileM, 2},
-    {64, 1, Schedule::kSplitK, 16, kTileM, 4},
-    {64, 1, Schedule::kSplitK, 16, kTileM, kMaxSplit},
-    {128, 1, Schedule::kSplitK, 16, kTileM, 2},
-    {128, 1, Schedule::kSplitK, 16, kTileM, 4},
-    {128, 1, Schedule::kSplitK, 16, kTileM, kMaxSplit},
-};
-inline constexpr Tiling kDownTilings[] = {
+});
+inline constexpr auto kDownTilings = and_split_k({
     {192, 2, Schedule::kPingpong, 8},
     {128, 2, Schedule::kPingpong, 8},
     {192, 1, Schedule::kPingpong, 16},
@@ -92,13 +107,7 @@ inline constexpr Tiling kDownTilings[] = {
     {128, 1, Schedule::kStreamK, 16, 128},
     {192, 1, Schedule::kStreamK, 16, 192},
     {256, 2, Schedule::kStreamK, 8, 128},
-    {64, 1, Schedule::kSplitK, 16, kTileM, 2},
-    {64, 1, Schedule::kSplitK, 16, kTileM, 4},
-    {64, 1, Schedule::kSplitK, 16, kTileM, kMaxSplit},
-    {128, 1, Schedule::kSplitK, 16, kTileM, 2},
-    {128, 1, Schedule::kSplitK, 16, kTileM, 4},
-    {128, 1, Schedule::kSplitK, 16, kTileM, kMaxSplit},
-};
+});
 /// Its long epilogue has to run beside the other consumer's product: no cooperative tiles. Each
 /// twice in each type, for plain silu and for every other gate.
 inline constexpr Tiling kGateUpGradTilings[] = {

@@ -51,23 +51,14 @@ Status launch_config(const GemmLaunch& launch, SplitKParams& p) noexcept {
   return cuda::launch<split_k<Cfg>>(launch.device, shape, launch.stream, p);
 }
 
-template <GemmKind kKind, class Element>
-Status launch_typed(const GemmLaunch& launch, SplitKParams& p) noexcept {
-  return launch.tiling.tile_n == 64 ? launch_config<SplitKernel<kKind, Element, 64>>(launch, p)
-                                    : launch_config<SplitKernel<kKind, Element, 128>>(launch, p);
-}
-
-template <class Element>
-Status launch_kind(const GemmLaunch& launch, GemmKind kind, SplitKParams& p) noexcept {
-  return kind == GemmKind::kDown ? launch_typed<GemmKind::kDown, Element>(launch, p)
-                                 : launch_typed<GemmKind::kGateUp, Element>(launch, p);
-}
-
 }  // namespace
 
 Status launch_split_k(const GemmLaunch& launch, GemmKind kind, SplitKParams& params) noexcept {
-  return launch.dtype == DType::kF16 ? launch_kind<__half>(launch, kind, params)
-                                     : launch_kind<__nv_bfloat16>(launch, kind, params);
+  return launch_product(launch.dtype, kind, [&]<GemmKind kKind, class Element>() {
+    return launch_tiling<kKind, Form::kSplitK>(launch.tiling, [&]<Tiling kTiling>() {
+      return launch_config<SplitKernel<kKind, Element, kTiling.tile_n>>(launch, params);
+    });
+  });
 }
 
 }  // namespace sluice::cuda::sm90::gemm

@@ -60,24 +60,14 @@ Status launch_config(const GemmLaunch& launch, StreamKParams& p) noexcept {
   return cuda::launch<stream_k<Cfg>>(launch.device, shape, launch.stream, p);
 }
 
-template <GemmKind kKind, class Element>
-Status launch_typed(const GemmLaunch& launch, StreamKParams& p) noexcept {
-  return launch_tiling<kKind, true>(launch.tiling, [&]<Tiling kTiling>() {
-    return launch_config<StreamKernel<kKind, Element, kTiling>>(launch, p);
-  });
-}
-
-template <class Element>
-Status launch_kind(const GemmLaunch& launch, GemmKind kind, StreamKParams& p) noexcept {
-  return kind == GemmKind::kDown ? launch_typed<GemmKind::kDown, Element>(launch, p)
-                                 : launch_typed<GemmKind::kGateUp, Element>(launch, p);
-}
-
 }  // namespace
 
 Status launch_stream_k(const GemmLaunch& launch, GemmKind kind, StreamKParams& params) noexcept {
-  return launch.dtype == DType::kF16 ? launch_kind<__half>(launch, kind, params)
-                                     : launch_kind<__nv_bfloat16>(launch, kind, params);
+  return launch_product(launch.dtype, kind, [&]<GemmKind kKind, class Element>() {
+    return launch_tiling<kKind, Form::kStreamK>(launch.tiling, [&]<Tiling kTiling>() {
+      return launch_config<StreamKernel<kKind, Element, kTiling>>(launch, params);
+    });
+  });
 }
 
 }  // namespace sluice::cuda::sm90::gemm
