@@ -6,7 +6,7 @@
 
 The method is that of vllm_decode.py (``engine_turns``): two SGLangs on one GPU with CUDA graphs
 (SLUICE_SGLANG=off, and auto) take turns. The weights are normal * 0.02 from a seed, the same in both: a
-plug-in of SGLang's own kind, written for the run, sets them when the model is loaded. It has not run yet.
+plug-in of SGLang's own kind, written for the run, sets them when the model is loaded.
 
 Needs SGLang and this package installed, its entry point included (python -m sluice doctor)."""
 
@@ -86,6 +86,7 @@ class Engine:
             disable_radix_cache=True, context_length=max(2048, prompt_tokens + 16),
             max_running_requests=max(BATCHES), chunked_prefill_size=max(2048, prompt_tokens),
             max_total_tokens=KV_TOKENS, mem_fraction_static=0.8, tp_size=tp,
+            log_level="info",  # or the plug-in's lines are left out
         )  # fmt: skip
         self.start_s = time.perf_counter() - begin
 
