@@ -178,7 +178,7 @@ class Generation:
         ]
         stock, ours = (statistics.mean(t) for t in times)
         return row(
-            self.host, model, "decode", self.batch, times, batch=self.batch,
+            self.host, model, "decode", self.batch, times, batch=self.batch, output=str(self.output),
             tokens_per_s=self.batch / ours * 1e6, baseline_tokens_per_s=self.batch / stock * 1e6,
             baseline_clocks=self.whole.clocks[0], clocks=self.whole.clocks[1],
         )  # fmt: skip
