@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The SGLang plug-in against a stand-in (``sglang_stub``) in the layouts of 0.5.16 and 0.5.23: which modules
-it serves, what it hands on, what it leaves, what it says. It has not run with SGLang itself."""
+it serves, what it hands on, what it leaves, what it says."""
 
 import copy
 import importlib
@@ -280,6 +280,11 @@ class Linears(Stubbed):
             self.product(layer, "sglang")
         with mock.patch("torch.compiler.is_compiling", lambda: True):
             self.product(layer, "sglang")
+
+    def test_an_mlp_is_compared_with_sglangs_own_products(self) -> None:
+        before = dict(operators.linear_calls)
+        self.served(lambda: self.make("llama.LlamaMLP")(torch.randn(5, D).bfloat16()))
+        self.assertEqual(operators.linear_calls, before)
 
 
 class Chooses(Stubbed):

@@ -189,6 +189,11 @@ class Linears(Stubbed):
         self.assertEqual(new, {who} - {"vllm"})
         self.assert_near(y, functional.linear(x, layer.weight, layer.bias))
 
+    def test_an_mlp_is_compared_with_vllms_own_products(self) -> None:
+        before = dict(operators.linear_calls)
+        self.make("llama.LlamaMLP")
+        self.assertEqual(operators.linear_calls, before)
+
     def test_plain_layers_and_the_head(self) -> None:
         for kind in (QKVParallelLinear, RowParallelLinear, ReplicatedLinear, ParallelLMHead):
             for bias in (False, True):

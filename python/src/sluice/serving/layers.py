@@ -181,7 +181,9 @@ class Engine:
         """What the comparison with the engine's forward says, on the weights' device and in their type."""
 
         def own(twin: nn.Module, x: Tensor) -> Tensor:
-            getattr(twin, form.down).reduce_results = False  # the twin is this rank's own
+            down = getattr(twin, form.down)
+            down.reduce_results = False  # the twin is this rank's own
+            down.sluice_mlp = True  # its product is the engine's, and no ladder is timed for it
             return stock(twin, x)
 
         weight = getattr(mlp, form.down).weight
