@@ -40,7 +40,7 @@ TEST(Results, ATextHasItsForm) {
        {{{"op", "mlp"}, {"m", 1}, {"us", 1234.56}, {"model", nullptr}, {"clocks", "a"}},
         {{"op", "mlp"}, {"m", 2}, {"us", 1e-5}, {"model", nullptr}, {"clocks", "a"}},
         {{"op", "mlp"}, {"m", 123456}, {"us", NAN}, {"clocks", "a"}}}},
-      {"checks", {{{"m", 1}, {"rel_err", 0.5}}, {{"m", 1}, {"note", "\xff"}}}}};
+      {"checks", {{{"m", 1}, {"rel_err", 0.00129804}}, {{"m", 1}, {"note", "\xff"}}}}};
   Meta meta;
   meta.read_tbps = 0.0123456;
   const std::string text = results_text(meta, lists);
@@ -62,7 +62,7 @@ TEST(Results, ATextHasItsForm) {
     },
     "columns": ["rel_err","note"],
     "rows": [
-      [0.5,null],
+      [0.001298,null],
       [null,")"
                              "\xef\xbf\xbd"
                              R"("]
