@@ -17,9 +17,9 @@ using gpu::make_job;
 
 constexpr const char* kVariant = "cuda.sm90";
 
-// Every product: bias in down; behind a norm's launch; gate and up's gradients in one
-// matrix and in two, x's as one product (concat) and as this library's (separate); sums into what
-// is there, in fp32 and bf16.
+// Every product: gate_up's as one and as a batch; bias in down; behind a norm's launch; gate and
+// up's gradients in one matrix and in two, x's as one product (concat) and as this library's
+// (separate); sums into what is there, in fp32 and bf16.
 const std::vector<std::string> kCases = {
     "130x136x200:down:bias_down",
     "64x72x264:down:fp16:pad=8",
@@ -28,6 +28,7 @@ const std::vector<std::string> kCases = {
     "300x136x392:mlp:save:bias",
     "100x264x520:mlp:add_norm:bias_down",
     "300x136x392:mlp:norm:fp16:save",
+    "100x264x520:mlp:interleaved1:bias",
     "64x64x128:mlp_grad:identity:fill=integers",
     "130x136x200:mlp_grad:concat:identity:fill=integers:accumulate",
     "300x136x392:mlp_grad:concat:bias:bias_down",

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace sluice::fake_cublaslt {
 
@@ -17,11 +18,27 @@ struct Counts {
   int foreign_products;  ///< whose algorithm was another shape's, or whose handle nobody made
 };
 
+/// A matrix of a product as its layout says, in elements.
+struct Matrix {
+  const void* base;  ///< null where the heuristic is asked
+  std::uint64_t rows, cols;
+  std::int64_t stride, step;
+  std::int32_t count;
+};
+/// Row-major out = a·b, whatever cuBLASLt calls them.
+struct Product {
+  Matrix a, b, out;
+};
+
 /// No product has this n: nothing is held.
 inline constexpr std::int64_t kNone = -1;
 
 void reset() noexcept;
 [[nodiscard]] Counts counts() noexcept;
+
+/// Of the products since reset(), and of what the heuristic was asked.
+[[nodiscard]] std::vector<Product> products();
+[[nodiscard]] std::vector<Product> asked();
 
 /// The rank that the last product's algorithm had.
 [[nodiscard]] int last_rank() noexcept;

@@ -16,6 +16,7 @@ struct CublasLtApi {
   decltype(&cublasLtMatmulDescInit_internal) desc_init = nullptr;
   decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
   decltype(&cublasLtMatrixLayoutInit_internal) layout_init = nullptr;
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set = nullptr;
   decltype(&cublasLtMatmulPreferenceInit_internal) preference_init = nullptr;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
@@ -58,6 +59,7 @@ inline CublasLtApi load_cublaslt() noexcept {
       look_up(api.desc_init, "cublasLtMatmulDescInit_internal") &&
       look_up(api.desc_set, "cublasLtMatmulDescSetAttribute") &&
       look_up(api.layout_init, "cublasLtMatrixLayoutInit_internal") &&
+      look_up(api.layout_set, "cublasLtMatrixLayoutSetAttribute") &&
       look_up(api.preference_init, "cublasLtMatmulPreferenceInit_internal") &&
       look_up(api.preference_set, "cublasLtMatmulPreferenceSetAttribute") &&
       look_up(api.heuristic, "cublasLtMatmulAlgoGetHeuristic") &&

@@ -35,10 +35,10 @@ cudaDataType_t data_type(DType dtype) {
 
 // Everything that the heuristic sees.
 struct Key {
-  std::int64_t m, n, k, a_stride, b_stride, out_stride;
+  std::int64_t m, n, k, a_stride, b_stride, out_stride, out_step;
   DType dtype, out_dtype;
   bool a_transposed, b_transposed, bias, accumulate;
-  int device;
+  int count, device;
 
   friend bool operator==(const Key&, const Key&) = default;
 };
@@ -50,12 +50,14 @@ Key key_of(const LtProduct& p, int device) {
           .a_stride = p.a.stride_elems,
           .b_stride = p.b.stride_elems,
           .out_stride = p.out_stride_elems,
+          .out_step = p.out_step_elems,
           .dtype = p.dtype,
           .out_dtype = p.out_dtype,
           .a_transposed = p.a.transposed,
           .b_transposed = p.b.transposed,
           .bias = p.bias != nullptr,
           .accumulate = p.accumulate,
+          .count = p.count,
           .device = device};
 }
 
@@ -131,6 +133,11 @@ struct Descriptors {
   cublasStatus_t bias(const CublasLtApi& api, const void* pointer) {
     return api.desc_set(&desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &pointer, sizeof(pointer));
   }
+  static cublasStatus_t step(const CublasLtApi& api, cublasLtMatrixLayoutOpaque_t& layout,
+                             std::int64_t elems) {
+    return api.layout_set(&layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &elems,
+                          sizeof(elems));
+  }
 
   Status init(const CublasLtApi& api, const LtProduct& p) {
     LT_TRY(api.desc_init(&desc, sizeof(desc), CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescInit");
@@ -165,6 +172,17 @@ struct Descriptors {
     LT_TRY(layout(b, p.dtype, at ? p.k : p.m, at ? p.m : p.k, p.a.stride_elems),
            "MatrixLayoutInit");
     LT_TRY(layout(out, p.out_dtype, p.m, p.n, p.out_stride_elems), "MatrixLayoutInit");
+    if (p.count == 1) return {};
+    const std::int32_t count = p.count;
+    for (auto* of : {&a, &b, &out}) {
+      LT_TRY(api.layout_set(of, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)),
+             "MatrixLayoutSetAttribute");
+    }
+    // The heuristic sees a step of one matrix, whatever the distance of the pointers is: each
+    // model's layer has another, and all have one algorithm.
+    LT_TRY(step(api, a, (bt ? p.n : p.k) * p.b.stride_elems), "MatrixLayoutSetAttribute");
+    LT_TRY(step(api, b, 0), "MatrixLayoutSetAttribute");
+    LT_TRY(step(api, out, p.out_step_elems), "MatrixLayoutSetAttribute");
     return {};
   }
 };
@@ -231,6 +249,21 @@ Expected<Chosen> choose(const CublasLtApi& api, Descriptors& d, const Key& key, 
   return Chosen{handle, s.algorithms.add(key, *asked).at(rank)};
 }
 
+// Without a batch, or where cuBLASLt may take b's step.
+bool is_one_call(const LtProduct& p) {
+  return p.count == 1 || (p.b_step_bytes >= 0 && p.b_step_bytes < kCublasLtStepLimitBytes &&
+                          p.b_step_bytes % kCublasLtAlignment == 0);
+}
+
+// The i-th product of a batch, alone.
+LtProduct one_of(LtProduct p, int i) {
+  p.b.base = static_cast<const char*>(p.b.base) + i * p.b_step_bytes;
+  p.out = static_cast<char*>(p.out) + i * p.out_step_elems * size_bytes(p.out_dtype);
+  p.count = 1;
+  p.out_step_elems = 0;
+  return p;
+}
+
 }  // namespace
 
 int cublaslt_version(int driver_version) noexcept {
@@ -247,11 +280,21 @@ Status cublaslt_product(const LtProduct& p, int rank, int device, void* scratch,
     return make_error(ErrorCode::kInvalidArgument, "device: got ordinal %d, wanted 0 to %d", device,
                       kMaxDevices - 1);
   }
+  if (!is_one_call(p)) {
+    for (int i = 0; i < p.count; ++i) {
+      SLUICE_TRY(cublaslt_product(one_of(p, i), rank, device, scratch, stream));
+    }
+    return {};
+  }
   Descriptors d;
   SLUICE_TRY(d.init(*api, p));
   const auto chosen = choose(*api, d, key_of(p, device), rank);
   if (!chosen) return chosen.error();
   if (p.bias != nullptr) LT_TRY(d.bias(*api, p.bias), "MatmulDescSetAttribute");
+  if (p.count > 1) {
+    LT_TRY(Descriptors::step(*api, d.a, p.b_step_bytes / size_bytes(p.dtype)),
+           "MatrixLayoutSetAttribute");
+  }
   const float one = 1.0F;
   const float beta = p.accumulate ? 1.0F : 0.0F;
   LT_TRY(api->matmul(chosen->handle, &d.desc, &one, p.b.base, &d.a, p.a.base, &d.b, &beta, p.out,

@@ -17,6 +17,9 @@ inline constexpr std::int64_t kCublasLtScratchBytes = std::int64_t{32} << 20;
 /// of a run are, so that a problem has one algorithm and one set of bits.
 inline constexpr std::int64_t kCublasLtAlignment = 16;
 
+/// A batch's matrices are nearer than this: the limit of a tensor map's strides.
+inline constexpr std::int64_t kCublasLtStepLimitBytes = std::int64_t{1} << 40;
+
 /// How many of the heuristic's algorithms can be asked for.
 inline constexpr int kCublasLtRanks = 8;
 
@@ -28,7 +31,8 @@ struct LtOperand {
 };
 
 /// out[m, n] = Σ_k a(m, k)·b(k, n) + bias(n), fp32 sums, rounded once; added to what is there with
-/// `accumulate`. `a` is stored [m, k], transposed [k, m]; `b` [k, n], transposed [n, k].
+/// `accumulate`. `a` is stored [m, k], transposed [k, m]; `b` [k, n], transposed [n, k]. A batch is
+/// `count` products of one `a` and one bias, each with its own b and out.
 struct LtProduct {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -43,6 +47,9 @@ struct LtProduct {
   /// rounded before: 4.8 times the bound that one rounding has (docs/kernels/cublaslt.md).
   bool accumulate = false;
   const void* bias = nullptr;  ///< [n], or null
+  int count = 1;
+  std::int64_t b_step_bytes = 0;    ///< from b to b; less than a matrix where rows alternate
+  std::int64_t out_step_elems = 0;  ///< from out to out; they may alternate, not overlap
 };
 
 /// The version of the cuBLASLt that is here, 0 where there is none that a driver of this version
@@ -50,11 +57,13 @@ struct LtProduct {
 /// answer.
 [[nodiscard]] int cublaslt_version(int driver_version) noexcept;
 
-/// Enqueues a product on the current device `device`. `rank` chooses among the algorithms of the
-/// library's heuristic, best first (the last there is, where it offers fewer); only those that sum
-/// in fp32 and in a fixed order are asked for. The first product on a device makes a handle that
-/// lives as long as the process, the first of a shape asks the heuristic for all ranks (host work
-/// of tens of microseconds); later ones find them in a table of fixed size. Can be captured.
+/// Enqueues a product on the current device `device`; a batch as one launch where b's step is a
+/// multiple of kCublasLtAlignment from 0 up to kCublasLtStepLimitBytes, else as `count`. `rank`
+/// chooses among the algorithms of the library's heuristic, best first (the last there is, where it
+/// offers fewer); only those that sum in fp32 and in a fixed order are asked for. The first product
+/// on a device makes a handle that lives as long as the process, the first of a shape asks the
+/// heuristic for all ranks (host work of tens of microseconds); later ones find them in a table of
+/// fixed size. Can be captured.
 /// Thread-safe.
 /// Errors: kUnsupported without the library or an algorithm, kDevice with cuBLASLt's status.
 Status cublaslt_product(const LtProduct& product, int rank, int device, void* scratch,

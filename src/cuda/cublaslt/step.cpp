@@ -243,8 +243,9 @@ Status gate_up(const Step& step) {
   const std::int64_t block = l.block_rows == 0 ? p.h : l.block_rows;
   const std::int64_t distance =
       static_cast<const char*>(up.base) - static_cast<const char*>(gate.base);
-  const bool one =
-      distance == block * l.row_stride_bytes || distance == -block * l.row_stride_bytes;
+  const bool up_first = distance < 0;
+  const std::int64_t step_bytes = up_first ? -distance : distance;
+  const bool one = step_bytes == block * l.row_stride_bytes;
   if (l.block_rows != 0 && !one) {  // matrices of their own, each with the gaps of the other
     sm90::gemm::GemmShape shape{p.m, 2 * p.h, p.d, sm90::gemm::GemmKind::kGateUp,
                                 step.device.sm_count};
@@ -254,21 +255,18 @@ Status gate_up(const Step& step) {
   }
   float* const sums =
       reinterpret_cast<float*>(static_cast<char*>(step.scratch) + kCublasLtScratchBytes);
-  LtProduct product{.m = p.m,
-                    .n = one ? 2 * p.h : p.h,
-                    .k = p.d,
-                    .dtype = p.x_dtype,
-                    .a = operand(at(step, Operand::kX), false),
-                    .b = operand(one && distance < 0 ? up : gate, true),
-                    .out_dtype = DType::kF32,
-                    .out = sums,
-                    .out_stride_elems = 2 * p.h};
-  SLUICE_TRY(multiply(step, product));
-  if (!one) {
-    product.b = operand(up, true);
-    product.out = sums + p.h;
-    SLUICE_TRY(multiply(step, product));
-  }
+  SLUICE_TRY(multiply(step, {.m = p.m,
+                             .n = one ? 2 * p.h : p.h,
+                             .k = p.d,
+                             .dtype = p.x_dtype,
+                             .a = operand(at(step, Operand::kX), false),
+                             .b = operand(up_first ? up : gate, true),
+                             .out_dtype = DType::kF32,
+                             .out = sums,
+                             .out_stride_elems = 2 * p.h,
+                             .count = one ? 1 : 2,
+                             .b_step_bytes = step_bytes,
+                             .out_step_elems = p.h}));
   const Matrix h = at(step, Operand::kH);
   const Matrix g = at(step, Operand::kG);
   return launch_gate_rows(step.device, p.x_dtype,
@@ -276,7 +274,7 @@ Status gate_up(const Step& step) {
                            .rows = p.m,
                            .cols = p.h,
                            .block = block,
-                           .up_first = one && distance < 0,
+                           .up_first = up_first,
                            .plain_gate = math::is_plain(p.gate),
                            .gate = p.gate,
                            .b_gate = step.pointer(Operand::kBGate),

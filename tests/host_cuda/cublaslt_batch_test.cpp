@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches of products, and which of them gate_up makes of its weights' places, by a library that
+// stands in for cuBLASLt. Nothing reads the pointers.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "choice.hpp"
+#include "cuda/cublaslt/cublaslt.hpp"
+#include "cuda/cublaslt/gate.hpp"
+#include "cuda/kernel_rows.hpp"
+#include "fake_cublaslt.hpp"
+#include "fake_devices.hpp"
+
+namespace sluice::cuda {
+namespace {
+
+GateRowsParams last_gate;
+
+}  // namespace
+
+// In place of the kernel.
+Status launch_gate_rows(const Device&, DType, const GateRowsParams& params, Stream) noexcept {
+  last_gate = params;
+  return {};
+}
+
+namespace {
+
+namespace fake = fake_cublaslt;
+
+char* address(std::int64_t bytes) { return reinterpret_cast<char*>(bytes); }
+
+class CublasLtBatch : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(cublaslt_version(99000), 0);
+    fake::reset();
+  }
+  void TearDown() override { EXPECT_EQ(fake::counts().foreign_products, 0); }
+};
+
+// Of widths that no other test has; its b and out are at 1 and 2 TiB.
+LtProduct batch(std::int64_t n, std::int64_t b_step_bytes) {
+  LtProduct p;
+  p.m = 32;
+  p.n = n;
+  p.k = 16;
+  p.a = {.base = address(64), .stride_elems = p.k};
+  p.b = {.base = address(std::int64_t{1} << 40), .stride_elems = 24, .transposed = true};
+  p.out_dtype = DType::kF32;
+  p.out = address(std::int64_t{2} << 40);
+  p.out_stride_elems = 2 * n;
+  p.count = 2;
+  p.b_step_bytes = b_step_bytes;
+  p.out_step_elems = n;
+  return p;
+}
+
+void expect_runs(const LtProduct& p) {
+  const Status status = cublaslt_product(p, 0, 0, nullptr, nullptr);
+  EXPECT_TRUE(status) << status.error().message;
+}
+
+TEST_F(CublasLtBatch, IsOneLaunchWithItsSteps) {
+  const LtProduct p = batch(40, 4096);
+  expect_runs(p);
+  const auto products = fake::products();
+  ASSERT_EQ(products.size(), 1U);
+  const auto& [a, b, out] = products.front();
+  for (const fake::Matrix& matrix : {a, b, out}) EXPECT_EQ(matrix.count, 2);
+  EXPECT_EQ(a.step, 0);
+  EXPECT_EQ(b.step, 2048);
+  EXPECT_EQ(out.step, 40);
+  EXPECT_EQ(a.base, p.a.base);
+  EXPECT_EQ(b.base, p.b.base);
+  EXPECT_EQ(out.base, p.out);
+}
+
+// Layers of a model differ in the distance of their matrices: one algorithm, one set of bits.
+TEST_F(CublasLtBatch, TheHeuristicSeesOneStepWhateverItIs) {
+  for (const std::int64_t step : {4096, 16, 0, 1 << 30}) expect_runs(batch(48, step));
+  const auto asked = fake::asked();
+  ASSERT_EQ(asked.size(), 1U);
+  EXPECT_EQ(asked.front().a.step, 0);
+  EXPECT_EQ(asked.front().b.step, 48 * 24);
+  EXPECT_EQ(asked.front().out.step, 48);
+  EXPECT_EQ(asked.front().out.count, 2);
+  EXPECT_EQ(fake::products().back().b.step, 1 << 29);
+}
+
+TEST_F(CublasLtBatch, CountsAndStepsOfTheOutputHaveTheirOwnAlgorithms) {
+  LtProduct p = batch(56, 4096);
+  expect_runs(p);
+  p.count = 1;
+  expect_runs(p);
+  p.count = 3;
+  expect_runs(p);
+  p.out_step_elems = 1 << 20;
+  expect_runs(p);
+  EXPECT_EQ(fake::counts().heuristics, 4);
+  EXPECT_EQ(fake::products()[1].b.count, 1);
+}
+
+TEST_F(CublasLtBatch, ItsProductsAreLaunchedAloneWhereTheStepIsNone) {
+  for (const std::int64_t step : {kCublasLtStepLimitBytes, std::int64_t{-16}, std::int64_t{24}}) {
+    SCOPED_TRACE(step);
+    fake::reset();
+    const LtProduct p = batch(64, step);
+    expect_runs(p);
+    const auto products = fake::products();
+    ASSERT_EQ(products.size(), 2U);
+    for (int i = 0; i < 2; ++i) {
+      const auto& [a, b, out] = products[static_cast<std::size_t>(i)];
+      for (const fake::Matrix& matrix : {a, b, out}) EXPECT_EQ(matrix.count, 1);
+      EXPECT_EQ(a.base, p.a.base);
+      EXPECT_EQ(b.base, static_cast<const char*>(p.b.base) + i * step);
+      EXPECT_EQ(out.base, static_cast<float*>(p.out) + i * p.n);
+    }
+  }
+  fake::reset();
+  expect_runs(batch(64, kCublasLtStepLimitBytes - 16));
+  EXPECT_EQ(fake::products().size(), 1U);
+}
+
+// gate_up of x[24, 16] and weights of 64 rows, 32 bytes each.
+struct Placed {
+  const char* layout;
+  std::int64_t up_behind_gate_bytes;
+  std::size_t launches;
+  std::int32_t count;       // of each launch
+  std::uint64_t rows;       // of b
+  std::int64_t step_elems;  // of b
+  std::int64_t block;       // of the sums' columns
+};
+
+void expect_gate_up(const Placed& placed) {
+  SCOPED_TRACE(std::string(placed.layout) + " " + std::to_string(placed.up_behind_gate_bytes));
+  fake::reset();
+  const Problem problem = gpu::problem_of(std::string("24x16x64:gate_up") + placed.layout);
+  const Device device = gpu::h200_with_cublaslt();
+  ASSERT_TRUE(kCublasLt.supports(problem, device).empty());
+  KernelConfig config;
+  kCublasLt.configs(problem, device, {&config, 1});
+  Operands operands;
+  char* const gate = address(std::int64_t{4} << 40);
+  char* const up = gate + placed.up_behind_gate_bytes;
+  operands.x = address(64);
+  operands.w_gate = gate;
+  operands.w_up = up;
+  operands.h = address(128);
+  const detail::Step step{.problem = problem,
+                          .operands = operands,
+                          .device = device,
+                          .config = config,
+                          .scratch = address(256)};
+  const Status status = kCublasLt.launch(step, nullptr);
+  ASSERT_TRUE(status) << status.error().message;
+  EXPECT_EQ(last_gate.up_first, up < gate);
+  EXPECT_EQ(last_gate.block, placed.block);
+  EXPECT_EQ(static_cast<const void*>(last_gate.sums), address(256) + kCublasLtScratchBytes);
+  const auto products = fake::products();
+  ASSERT_EQ(products.size(), placed.launches);
+  for (std::size_t i = 0; i < products.size(); ++i) {
+    const auto& [a, b, out] = products[i];
+    EXPECT_EQ(a.base, operands.x);
+    EXPECT_EQ(b.base, (up < gate) == (i == 0) ? up : gate);
+    EXPECT_EQ(b.count, placed.count);
+    EXPECT_EQ(b.rows, placed.rows);
+    EXPECT_EQ(b.step, placed.step_elems);
+    EXPECT_EQ(out.base, last_gate.sums + 64 * i);
+    EXPECT_EQ(out.stride, 128);
+    EXPECT_EQ(out.step, placed.count == 2 ? 64 : 0);
+  }
+}
+
+TEST_F(CublasLtBatch, GateUpIsOneLaunchWhereverItsWeightsLie) {
+  constexpr std::int64_t kMatrix = 64 * 32;
+  constexpr std::int64_t kFar = kCublasLtStepLimitBytes;
+  for (const std::int64_t sign : {1, -1}) {
+    for (const Placed& placed : std::vector<Placed>{
+             {":concat", kMatrix, 1, 1, 128, 0, 64},
+             {":interleaved8", 8 * 32, 1, 1, 128, 0, 8},
+             {"", kMatrix + 16, 1, 2, 64, kMatrix / 2 + 8, 64},
+             {"", kFar - 16, 1, 2, 64, kFar / 2 - 8, 64},
+             {":interleaved1", 32, 1, 2, 64, 16, 64},  // even rows, odd rows
+             {"", kFar, 2, 1, 64, 0, 64},
+         }) {
+      Placed there = placed;
+      there.up_behind_gate_bytes *= sign;
+      expect_gate_up(there);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::cuda
