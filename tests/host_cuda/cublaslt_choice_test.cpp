@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How cublaslt_product() finds its algorithms, by a library that stands in for cuBLASLt: asked once
 // for a shape whatever the threads do, and nobody whose shape is known waits for who asks.
+#include <cublasLt.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "cuda/cublaslt/cublaslt.hpp"
+#include "cuda/cublaslt/ranking.hpp"
 #include "fake_cublaslt.hpp"
 
 namespace sluice::cuda {
@@ -33,7 +36,10 @@ std::int64_t new_shapes() {
   return next += 1000;
 }
 
-std::string run(std::int64_t n, int rank = 0, int device = 0) {
+std::string run(std::int64_t n, int rank = 0, int ordinal = 0, int sm_count = 132) {
+  Device device;
+  device.ordinal = ordinal;
+  device.sm_count = sm_count;
   LtProduct p;
   p.m = 24;
   p.n = n;
@@ -160,6 +166,48 @@ TEST_F(CublasLtChoice, RanksBeyondTheLastAreTheLast) {
     EXPECT_EQ(fake::last_rank(), rank < 3 ? rank : 2);
   }
   EXPECT_EQ(fake::counts().heuristics, 1);
+}
+
+// Of one tile and fewer parts of k from each to the next: k is too short to split.
+std::vector<fake::Attributes> slowest_first() {
+  std::vector<fake::Attributes> out(8, {.id = kLtNvjet,
+                                        .tile = CUBLASLT_MATMUL_TILE_64x64,
+                                        .split_k = 1,
+                                        .custom = 0,
+                                        .cluster = CUBLASLT_CLUSTER_SHAPE_1x1x1});
+  for (int split = 8; fake::Attributes & algorithm : out) algorithm.split_k = split--;
+  return out;
+}
+
+TEST_F(CublasLtChoice, RanksAreOrderedByTheirEstimates) {
+  const std::int64_t n = new_shapes();
+  fake::describe(slowest_first());
+  for (const int rank : {0, 1, 7}) {
+    ASSERT_EQ(run(n, rank), "ok");
+    EXPECT_EQ(fake::last_rank(), 7 - rank);
+  }
+  fake::offer(3);
+  for (const int rank : {0, 2, 7}) {
+    ASSERT_EQ(run(n + 1, rank), "ok");
+    EXPECT_EQ(fake::last_rank(), std::max(2 - rank, 0));
+  }
+  // The estimate reads a GPU's size.
+  fake::offer(8);
+  EXPECT_EQ(run(n, 0, 0, 16), "ok");
+  EXPECT_EQ(fake::counts().heuristics, 3);
+}
+
+TEST_F(CublasLtChoice, RanksAreTheHeuristicsOwnWhereAnAttributeIsMissing) {
+  const std::int64_t n = new_shapes();
+  fake::describe(slowest_first());
+  int asked = 0;
+  for (const auto attribute :
+       {CUBLASLT_ALGO_CONFIG_ID, CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+        CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID}) {
+    fake::withhold(attribute, 5);
+    ASSERT_EQ(run(n + asked++), "ok");
+    EXPECT_EQ(fake::last_rank(), 0) << attribute;
+  }
 }
 
 TEST_F(CublasLtChoice, ARefusalIsNotKept) {

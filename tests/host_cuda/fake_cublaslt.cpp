@@ -10,6 +10,7 @@
 #include <cstring>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace sluice::fake_cublaslt {
 namespace {
@@ -28,7 +29,10 @@ struct State {
   std::atomic<int> holding{0};
   std::atomic<std::size_t> version{130100};
   std::mutex mutex;
-  std::vector<Product> products, asked;  // under `mutex`
+  std::vector<Product> products, asked;  // under `mutex`, as the following
+  std::vector<Attributes> attributes;
+  int withheld_attribute = -1;
+  int withheld_rank = -1;
 };
 State state;
 char handle;  // cublasLtHandle_t points here
@@ -78,6 +82,8 @@ void reset() noexcept {
   const std::lock_guard lock(state.mutex);
   state.products.clear();
   state.asked.clear();
+  state.attributes.clear();
+  state.withheld_rank = -1;
 }
 
 Counts counts() noexcept {
@@ -89,6 +95,15 @@ std::vector<Product> products() { return kept(&State::products); }
 std::vector<Product> asked() { return kept(&State::asked); }
 int last_rank() noexcept { return state.last_rank; }
 void offer(int count) noexcept { state.offered = count; }
+void describe(std::vector<Attributes> attributes) {
+  const std::lock_guard lock(state.mutex);
+  state.attributes = std::move(attributes);
+}
+void withhold(int attribute, int rank) noexcept {
+  const std::lock_guard lock(state.mutex);
+  state.withheld_attribute = attribute;
+  state.withheld_rank = rank;
+}
 void take_ms(int milliseconds) noexcept { state.takes_ms = milliseconds; }
 void hold(std::int64_t n) noexcept { state.held = n; }
 bool holds() noexcept { return state.holding != 0; }
@@ -183,6 +198,39 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   }
   --state.under_way;
   return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, std::size_t size,
+                                                    std::size_t* written) {
+  const auto rank = static_cast<std::size_t>(algorithm->data[std::size(algorithm->data) - 1]);
+  const std::lock_guard lock(state.mutex);
+  if (rank >= state.attributes.size() ||
+      (static_cast<int>(rank) == state.withheld_rank && attribute == state.withheld_attribute)) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  const auto& [id, tile, split_k, custom, cluster] = state.attributes[rank];
+  const auto give = [&](const auto& of) {
+    if (size != sizeof(of)) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(value, &of, size);
+    *written = size;
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  switch (attribute) {
+    case CUBLASLT_ALGO_CONFIG_ID:
+      return give(id);
+    case CUBLASLT_ALGO_CONFIG_TILE_ID:
+      return give(tile);
+    case CUBLASLT_ALGO_CONFIG_SPLITK_NUM:
+      return give(split_k);
+    case CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION:
+      return give(custom);
+    case CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID:
+      return give(cluster);
+    default:
+      return CUBLAS_STATUS_INVALID_VALUE;
+  }
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t made, cublasLtMatmulDesc_t /*desc*/,

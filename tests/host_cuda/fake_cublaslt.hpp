@@ -46,6 +46,19 @@ void reset() noexcept;
 /// The heuristic offers `count` algorithms from now on; 0 is a refusal.
 void offer(int count) noexcept;
 
+/// What an algorithm says of itself, by its rank.
+struct Attributes {
+  std::int32_t id;
+  std::uint32_t tile;
+  std::int32_t split_k;
+  std::uint32_t custom;
+  std::uint16_t cluster;
+};
+/// Of algorithms offered from now on. Those beyond the list say nothing, and none before a call.
+void describe(std::vector<Attributes> attributes);
+/// This cublasLtMatmulAlgoConfigAttributes_t of the algorithm of this rank cannot be read.
+void withhold(int attribute, int rank) noexcept;
+
 /// The heuristic takes so long.
 void take_ms(int milliseconds) noexcept;
 

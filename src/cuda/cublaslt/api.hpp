@@ -20,6 +20,7 @@ struct CublasLtApi {
   decltype(&cublasLtMatmulPreferenceInit_internal) preference_init = nullptr;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) algorithm_get = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
   decltype(&cublasLtGetVersion) get_version = nullptr;
 };
@@ -63,6 +64,7 @@ inline CublasLtApi load_cublaslt() noexcept {
       look_up(api.preference_init, "cublasLtMatmulPreferenceInit_internal") &&
       look_up(api.preference_set, "cublasLtMatmulPreferenceSetAttribute") &&
       look_up(api.heuristic, "cublasLtMatmulAlgoGetHeuristic") &&
+      look_up(api.algorithm_get, "cublasLtMatmulAlgoConfigGetAttribute") &&
       look_up(api.matmul, "cublasLtMatmul") && look_up(api.get_version, "cublasLtGetVersion");
   return all && fits(api) ? api : CublasLtApi{};
 }

@@ -9,8 +9,10 @@
 #include <array>
 #include <mutex>
 #include <optional>
+#include <span>
 
 #include "cuda/cublaslt/api.hpp"
+#include "cuda/cublaslt/ranking.hpp"
 #include "cuda/host/launch.hpp"
 
 namespace sluice::cuda {
@@ -33,17 +35,17 @@ cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// Everything that the heuristic sees.
+// Everything that the heuristic and the ranking see.
 struct Key {
   std::int64_t m, n, k, a_stride, b_stride, out_stride, out_step;
   DType dtype, out_dtype;
   bool a_transposed, b_transposed, bias, accumulate;
-  int count, device;
+  int count, device, sm_count;
 
   friend bool operator==(const Key&, const Key&) = default;
 };
 
-Key key_of(const LtProduct& p, int device) {
+Key key_of(const LtProduct& p, const Device& device) {
   return {.m = p.m,
           .n = p.n,
           .k = p.k,
@@ -58,10 +60,11 @@ Key key_of(const LtProduct& p, int device) {
           .bias = p.bias != nullptr,
           .accumulate = p.accumulate,
           .count = p.count,
-          .device = device};
+          .device = device.ordinal,
+          .sm_count = device.sm_count};
 }
 
-// The heuristic's answer for a product, best first: at least one.
+// The heuristic's answers for a product, ranked: at least one.
 struct Algorithms {
   std::array<cublasLtMatmulAlgo_t, kCublasLtRanks> ranked;
   int count;
@@ -187,8 +190,24 @@ struct Descriptors {
   }
 };
 
-// All that the heuristic offers, up to kCublasLtRanks.
-Expected<Algorithms> ask(const CublasLtApi& api, cublasLtHandle_t handle, Descriptors& d) {
+LtAttributes attributes_of(const CublasLtApi& api, const cublasLtMatmulAlgo_t& algorithm) {
+  LtAttributes out;
+  const auto read = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto& value) {
+    std::size_t written = 0;
+    return api.algorithm_get(&algorithm, attribute, &value, sizeof(value), &written) ==
+           CUBLAS_STATUS_SUCCESS;
+  };
+  const bool all = read(CUBLASLT_ALGO_CONFIG_ID, out.id) &&
+                   read(CUBLASLT_ALGO_CONFIG_TILE_ID, out.tile) &&
+                   read(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, out.split_k) &&
+                   read(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, out.custom) &&
+                   read(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, out.cluster);
+  return all ? out : LtAttributes{};
+}
+
+// All that the heuristic offers, up to kCublasLtRanks, the fastest by lt_ranking() first.
+Expected<Algorithms> ask(const CublasLtApi& api, cublasLtHandle_t handle, Descriptors& d,
+                         const LtProduct& p, int sm_count) {
   cublasLtMatmulPreferenceOpaque_t preference;
   LT_TRY(api.preference_init(&preference, sizeof(preference)), "MatmulPreferenceInit");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -211,16 +230,24 @@ Expected<Algorithms> ask(const CublasLtApi& api, cublasLtHandle_t handle, Descri
   LT_TRY(api.heuristic(handle, &d.desc, &d.a, &d.b, &d.out, &d.out, &preference, kCublasLtRanks,
                        results.data(), &count),
          "MatmulAlgoGetHeuristic");
-  Algorithms algorithms{};
+  std::array<LtAttributes, kCublasLtRanks> attributes;
+  Algorithms offered{};
   for (int i = 0; i < count; ++i) {
     const auto& result = results[static_cast<std::size_t>(i)];
     if (result.state != CUBLAS_STATUS_SUCCESS) continue;
-    algorithms.ranked[static_cast<std::size_t>(algorithms.count++)] = result.algo;
+    const auto place = static_cast<std::size_t>(offered.count++);
+    offered.ranked[place] = result.algo;
+    attributes[place] = attributes_of(api, result.algo);
   }
-  if (algorithms.count == 0) {
+  if (offered.count == 0) {
     return make_error(ErrorCode::kUnsupported, "cuBLASLt: no algorithm for this product");
   }
-  return algorithms;
+  const std::span answers(attributes.data(), static_cast<std::size_t>(offered.count));
+  const auto order = lt_ranking(p, answers, sm_count);
+  Algorithms ranked{.ranked = {}, .count = offered.count};
+  std::transform(order.begin(), order.end(), ranked.ranked.begin(),
+                 [&](int place) { return offered.at(place); });
+  return ranked;
 }
 
 struct Chosen {
@@ -229,7 +256,9 @@ struct Chosen {
 };
 
 // What is known waits for nobody that asks.
-Expected<Chosen> choose(const CublasLtApi& api, Descriptors& d, const Key& key, int rank) {
+Expected<Chosen> choose(const CublasLtApi& api, Descriptors& d, const LtProduct& p,
+                        const Device& device, int rank) {
+  const Key key = key_of(p, device);
   Shared& s = shared();
   cublasLtHandle_t& handle = s.handles[static_cast<std::size_t>(key.device)];
   const auto known = [&]() -> std::optional<Chosen> {
@@ -243,7 +272,7 @@ Expected<Chosen> choose(const CublasLtApi& api, Descriptors& d, const Key& key, 
   if (const auto chosen = known()) return *chosen;  // another thread has asked meanwhile
   const RelaxedCapture relaxed;
   if (handle == nullptr) LT_TRY(api.create(&handle), "Create");
-  const auto asked = ask(api, handle, d);
+  const auto asked = ask(api, handle, d, p, device.sm_count);
   if (!asked) return asked.error();
   const std::lock_guard lock(s.mutex);
   return Chosen{handle, s.algorithms.add(key, *asked).at(rank)};
@@ -272,13 +301,13 @@ int cublaslt_version(int driver_version) noexcept {
   return version / 10000 <= driver_version / 1000 ? version : 0;
 }
 
-Status cublaslt_product(const LtProduct& p, int rank, int device, void* scratch,
+Status cublaslt_product(const LtProduct& p, int rank, const Device& device, void* scratch,
                         Stream stream) noexcept {
   const CublasLtApi* api = cublaslt_api();
   if (api == nullptr) return make_error(ErrorCode::kUnsupported, "cuBLASLt: %s", kCublasLtAbsent);
-  if (device < 0 || device >= kMaxDevices) {
-    return make_error(ErrorCode::kInvalidArgument, "device: got ordinal %d, wanted 0 to %d", device,
-                      kMaxDevices - 1);
+  if (device.ordinal < 0 || device.ordinal >= kMaxDevices) {
+    return make_error(ErrorCode::kInvalidArgument, "device: got ordinal %d, wanted 0 to %d",
+                      device.ordinal, kMaxDevices - 1);
   }
   if (!is_one_call(p)) {
     for (int i = 0; i < p.count; ++i) {
@@ -288,7 +317,7 @@ Status cublaslt_product(const LtProduct& p, int rank, int device, void* scratch,
   }
   Descriptors d;
   SLUICE_TRY(d.init(*api, p));
-  const auto chosen = choose(*api, d, key_of(p, device), rank);
+  const auto chosen = choose(*api, d, p, device, rank);
   if (!chosen) return chosen.error();
   if (p.bias != nullptr) LT_TRY(d.bias(*api, p.bias), "MatmulDescSetAttribute");
   if (p.count > 1) {

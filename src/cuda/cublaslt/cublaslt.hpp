@@ -57,16 +57,16 @@ struct LtProduct {
 /// answer.
 [[nodiscard]] int cublaslt_version(int driver_version) noexcept;
 
-/// Enqueues a product on the current device `device`; a batch as one launch where b's step is a
+/// Enqueues a product on `device`, the current one; a batch as one launch where b's step is a
 /// multiple of kCublasLtAlignment from 0 up to kCublasLtStepLimitBytes, else as `count`. `rank`
-/// chooses among the algorithms of the library's heuristic, best first (the last there is, where it
-/// offers fewer); only those that sum in fp32 and in a fixed order are asked for. The first product
-/// on a device makes a handle that lives as long as the process, the first of a shape asks the
-/// heuristic for all ranks (host work of tens of microseconds); later ones find them in a table of
-/// fixed size. Can be captured.
+/// chooses among the algorithms of the library's heuristic in the order of lt_ranking(), best first
+/// (the last there is, where it offers fewer); only those that sum in fp32 and in a fixed order are
+/// asked for. The first product on a device makes a handle that lives as long as the process, the
+/// first of a shape asks the heuristic for all ranks (host work of tens of microseconds); later
+/// ones find them in a table of fixed size. Can be captured.
 /// Thread-safe.
 /// Errors: kUnsupported without the library or an algorithm, kDevice with cuBLASLt's status.
-Status cublaslt_product(const LtProduct& product, int rank, int device, void* scratch,
+Status cublaslt_product(const LtProduct& product, int rank, const Device& device, void* scratch,
                         Stream stream) noexcept;
 
 }  // namespace sluice::cuda

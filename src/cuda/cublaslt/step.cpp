@@ -43,7 +43,7 @@ constexpr std::int64_t kMaxGradWidth = 2048;
 // memory that users count on.
 constexpr std::int64_t kMostSumBytes = std::int64_t{256} << 20;
 
-/// Which of the heuristic's algorithms.
+/// Which of the heuristic's algorithms, as lt_ranking() orders them.
 struct Choice {
   int rank;
 };
@@ -178,7 +178,7 @@ std::size_t scratch_bytes(const detail::StepView& s) noexcept {
 
 // gate_up's time, of the best of these tiles and splits of k, whichever cuBLASLt takes: waves of
 // tiles that L2 feeds, or the weights from memory; then the sums once there and back, and launches.
-// Fitted to the first algorithm's times at 27 random shapes of 65 tokens and more on an H100 (the
+// Fitted to the heuristic's first answers at 27 random shapes of 65 tokens and more on an H100 (the
 // log of cublaslt); picoseconds are of an element of a tile's rows and columns, for one of k.
 double gate_up_us(const Problem& p, const Device& device) {
   constexpr int kTiles[][2] = {{64, 64},   {64, 128},  {128, 64},  {64, 256},
@@ -215,7 +215,7 @@ double gate_up_us(const Problem& p, const Device& device) {
 }
 
 Status multiply(const Step& step, const LtProduct& product) {
-  return cublaslt_product(product, detail::config_as<Choice>(step.config).rank, step.device.ordinal,
+  return cublaslt_product(product, detail::config_as<Choice>(step.config).rank, step.device,
                           step.scratch, step.stream);
 }
 
@@ -351,11 +351,13 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
 
 std::string describe(const detail::StepView& s) {
   const int version = s.device.cublaslt_version;
+  const Op op = s.problem.op;
+  const bool ranked = op == Op::kGateUp || op == Op::kDown;
   char text[200];
-  std::snprintf(text, sizeof(text), "algorithm %d of what cuBLASLt %d.%d.%d's heuristic offers%s",
-                detail::config_as<Choice>(s.config).rank, version / 10000, version / 100 % 100,
-                version % 100,
-                s.problem.op == Op::kGateUp ? "; its sums stay in fp32, the gate is a launch" : "");
+  std::snprintf(text, sizeof(text), "algorithm %d%s of what cuBLASLt %d.%d.%d's heuristic offers%s",
+                detail::config_as<Choice>(s.config).rank, ranked ? " by estimated time" : "",
+                version / 10000, version / 100 % 100, version % 100,
+                op == Op::kGateUp ? "; its sums stay in fp32, the gate is a launch" : "");
   return text;
 }
 
