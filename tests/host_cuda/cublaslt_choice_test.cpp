@@ -41,7 +41,7 @@ std::string run(std::int64_t n, int rank = 0, int ordinal = 0, int sm_count = 13
   device.ordinal = ordinal;
   device.sm_count = sm_count;
   LtProduct p;
-  p.m = 24;
+  p.m = 400;
   p.n = n;
   p.k = 16;
   p.a.stride_elems = p.k;

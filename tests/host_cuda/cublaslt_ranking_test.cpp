@@ -119,7 +119,9 @@ TEST(CublasLtRanking, ASplitPaysWhereTilesAreFew) {
   EXPECT_LT(us(few, split), us(few, kSquare));
   EXPECT_GT(us(many, split), us(many, kSquare));
   const std::array offered{kSquare, split};
-  EXPECT_EQ(lt_ranking(few, offered, kSms)[0], 1);
+  LtProduct few_sums = few;
+  few_sums.out_dtype = DType::kF32;
+  EXPECT_EQ(lt_ranking(few_sums, offered, kSms)[0], 1);
   EXPECT_EQ(lt_ranking(many, offered, kSms)[0], 0);
   LtAttributes none = kSquare;
   none.split_k = 0;
@@ -148,7 +150,8 @@ TEST(CublasLtRanking, TheHeuristicsOrderDecidesBetweenNearEstimates) {
 }
 
 TEST(CublasLtRanking, WhatWasNotFittedKeepsTheOrder) {
-  const LtProduct p = product(128, 4096, 14336);
+  LtProduct p = product(128, 4096, 14336);
+  p.out_dtype = DType::kF32;
   const auto better = algorithm(CUBLASLT_MATMUL_TILE_128x128, CUBLASLT_CLUSTER_SHAPE_1x1x1, 4);
   const auto order = [&](const LtProduct& of, const LtAttributes& third) {
     return lt_ranking(of, std::array{kSquare, better, third}, kSms);
@@ -173,6 +176,9 @@ TEST(CublasLtRanking, WhatWasNotFittedKeepsTheOrder) {
   LtProduct input_grad = p;
   input_grad.b.transposed = false;
   EXPECT_EQ(order(input_grad, kSquare), kOwnOrder);
+  LtProduct few_outputs = p;
+  few_outputs.out_dtype = DType::kBF16;
+  EXPECT_EQ(order(few_outputs, kSquare), kOwnOrder);
 }
 
 }  // namespace
