@@ -36,21 +36,20 @@ TEST(CudaSm90, IsChosenOnHopper) {
     const auto chosen = [&](const std::string& text) {
       return gpu::chosen(text + ":" + types, h200());
     };
-    EXPECT_EQ(chosen("512x4096x14336:gate_up"), "cuda.sm90 gate_up=pp128x128c1g16");
+    EXPECT_EQ(chosen("512x4096x14336:gate_up"), "cuda.sm90 gate_up=co128x224c1g16");
     // Blocks come as they lie where a tile is a multiple of a block of both: 160 rows of 32, not of
-    // 64, for which 14 waves of 128 are fewer rows than 10 of 192. Blocks of 24 come by copies of
-    // whole ones, three groups each.
-    EXPECT_EQ(chosen("1024x4096x14336:gate_up"), "cuda.sm90 gate_up=pp128x160c1g16");
-    EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved8"), "cuda.sm90 gate_up=pp128x160c1g16");
-    EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved16"), "cuda.sm90 gate_up=pp128x160c1g16");
-    EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved32"), "cuda.sm90 gate_up=pp128x128c1g16");
+    // 64. Blocks of 24 come by copies of whole ones, three groups each.
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up"), "cuda.sm90 gate_up=pp128x160c2g8");
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved8"), "cuda.sm90 gate_up=pp128x160c2g8");
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved16"), "cuda.sm90 gate_up=pp128x160c2g8");
+    EXPECT_EQ(chosen("1024x4096x14336:gate_up:interleaved32"), "cuda.sm90 gate_up=pp128x192c2g8");
     EXPECT_EQ(chosen("1024x4096x14352:gate_up:interleaved24"), "cuda.sm90 gate_up=pp128x192c2g8");
     EXPECT_EQ(chosen("512x4096x14336:down:residual"), "cuda.sm90 down=pp128x128c1g16");
     EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 gate_up_grad=pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),
               "cuda.sm90 gate_up_grad=pp128x192c2g8,input_grad=pp128x192c2g8,"
               "weight_grad=pp128x192c2g8,weight_grad_down=pp128x192c2g8");
-    EXPECT_EQ(chosen("8192x4096x14336:mlp"), "cuda.sm90 gate_up=pp128x192c2g8,down=pp128x128c2g8");
+    EXPECT_EQ(chosen("8192x4096x14336:mlp"), "cuda.sm90 gate_up=pp128x192c2g8,down=pp128x192c2g8");
   }
   for (const std::string text :
        {"300x72x200:gate_up:bias:interleaved1+up_first", "33x64x72:down:residual:bias_down:pad=8",
@@ -72,10 +71,11 @@ TEST(CudaSm90, WorkspaceHoldsWhatLaunchesLeaveForEachOther) {
   // Whole tiles under stream-K leave nothing; cut ones two tiles of sums a worker.
   EXPECT_EQ(bytes("64x4096x14336:gate_up"), 0U);
   EXPECT_EQ(bytes("256x8192x28672:gate_up"), 0U);
-  const auto cut = plan(problem_of("64x4096x14336:down"), h200(),
-                        {.variant = "cuda.sm90", .config = "down=sk64x128c1g16"});
+  const auto cut = plan(problem_of("144x3584x18944:gate_up"), h200(),
+                        {.variant = "cuda.sm90", .config = "gate_up=sk192x224c1g16"});
+  ASSERT_TRUE(cut) << cut.error().message;
   EXPECT_EQ(cut.value().workspace_bytes,
-            kWorkspaceHeaderBytes + std::size_t{2} * 128 * 64 * 128 * 4);
+            kWorkspaceHeaderBytes + std::size_t{2} * 132 * 192 * 224 * 4);
   constexpr std::size_t kHidden = std::size_t{512} * 14336 * 2;
   EXPECT_EQ(bytes("512x4096x14336:mlp"), kWorkspaceHeaderBytes + kHidden);
   // h, dg and du; with recompute g and u lie where dg and du will.
@@ -285,7 +285,7 @@ TEST(Sm90CublasLt, IsTheChoiceOfLongerProductsOnAnH100) {
     return gpu::chosen(text, device);
   };
   EXPECT_EQ(own("4096x8192x28672:down", h100), "cuda.sm90 down=pp128x192c2g8");
-  EXPECT_EQ(own("4096x8192x28672:down", h200()), "cuda.sm90 down=pp128x128c2g8");
+  EXPECT_EQ(own("4096x8192x28672:down", h200()), "cuda.sm90 down=pp128x192c2g8");
   EXPECT_EQ(own("16384x4096x14336:down", h100), "cuda.sm90 down=pp128x192c2g8");
   // Full waves of 128 are worth more.
   EXPECT_EQ(own("4096x4096x14336:down", h100), "cuda.sm90 down=pp128x128c2g8");

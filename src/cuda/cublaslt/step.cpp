@@ -177,27 +177,28 @@ std::size_t scratch_bytes(const detail::StepView& s) noexcept {
 }
 
 // gate_up's time, of the best of these tiles and splits of k, whichever cuBLASLt takes: waves of
-// tiles that L2 feeds, or the weights from memory; then the sums once there and back, and launches.
-// Fitted to the heuristic's first answers at 27 random shapes of 65 tokens and more on an H100 (the
-// log of cublaslt); picoseconds are of an element of a tile's rows and columns, for one of k.
+// tiles that L2 feeds, and the weights from memory; then the sums once there and back, and
+// launches. Fitted to what lt0 took at 423 shapes on an H100 and an H200 (the log of cublaslt);
+// picoseconds are of an element of a tile's rows and columns, for one of k.
 double gate_up_us(const Problem& p, const Device& device) {
   constexpr int kTiles[][2] = {{64, 64},   {64, 128},  {128, 64},  {64, 256},
                                {128, 128}, {128, 192}, {128, 256}, {256, 128}};
   constexpr int kSplits[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16};
   constexpr double kLeastSplitK = 256;
-  constexpr double kElementPs = 26.2;
-  constexpr double kLaunchesUs = 4.8;
-  constexpr double kSplitUs = 3.6;
-  constexpr double kSplitMegabytesAUs = 6.0;
-  constexpr double kMegabytesAUs = 4.0;
-  constexpr double kNarrowL2MegabytesAUs = 2.65;
-  constexpr double kGateUsAMegabyte = 0.27;
+  constexpr double kElementPs = 25.1;
+  constexpr double kLaunchUs = 1.45;
+  constexpr double kMemoryUs = 3.27;
+  constexpr double kSplitUs = 0.93;
+  constexpr double kSplitMegabytesAUs = 56;
+  constexpr double kMegabytesAUs = 4.27;
+  constexpr double kNarrowL2MegabytesAUs = 2.7;
+  constexpr double kGateUsAMegabyte = 0.4;
   const auto m = static_cast<double>(p.m);
   const auto n = 2 * static_cast<double>(p.h);
   const auto k = static_cast<double>(p.d);
   const double rate =
       sm90::gemm::has_narrow_l2(device.l2_bytes) ? kNarrowL2MegabytesAUs : kMegabytesAUs;
-  const double memory = 2 * (n + m) * k * 1e-6 / rate;
+  const double memory = kMemoryUs + 2 * (n + m) * k * 1e-6 / rate;
   const double sums = 4 * m * n * 1e-6;
   double best = std::numeric_limits<double>::infinity();
   for (const auto& [rows, cols] : kTiles) {
@@ -208,10 +209,10 @@ double gate_up_us(const Problem& p, const Device& device) {
       const double steps = 64 * std::ceil(k / split / 64);
       const double multiply = waves * steps * (rows + cols) * kElementPs * 1e-6;
       const double reduce = split == 1 ? 0 : kSplitUs + 2 * split * sums / kSplitMegabytesAUs;
-      best = std::min(best, std::max(multiply, memory) + reduce);
+      best = std::min(best, sm90::gemm::longer_us(multiply, memory, 8) + reduce);
     }
   }
-  return best + kLaunchesUs + 2 * kGateUsAMegabyte * sums;
+  return best + kLaunchUs + 2 * kGateUsAMegabyte * sums;
 }
 
 Status multiply(const Step& step, const LtProduct& product) {

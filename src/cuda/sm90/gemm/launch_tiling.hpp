@@ -45,15 +45,20 @@ Status launch_tiling(const Tiling& tiling, const Launch& launch) noexcept {
   }
 }
 
+/// launch.operator()<Element>() in the launch's type.
+template <class Launch>
+Status launch_typed(DType dtype, const Launch& launch) noexcept {
+  return dtype == DType::kF16 ? launch.template operator()<__half>()
+                              : launch.template operator()<__nv_bfloat16>();
+}
+
 /// launch.operator()<kind, Element>() for gate_up or down in the launch's type.
 template <class Launch>
 Status launch_product(DType dtype, GemmKind kind, const Launch& launch) noexcept {
-  const auto typed = [&]<class Element>() {
+  return launch_typed(dtype, [&]<class Element>() {
     return kind == GemmKind::kDown ? launch.template operator()<GemmKind::kDown, Element>()
                                    : launch.template operator()<GemmKind::kGateUp, Element>();
-  };
-  return dtype == DType::kF16 ? typed.template operator()<__half>()
-                              : typed.template operator()<__nv_bfloat16>();
+  });
 }
 
 }  // namespace sluice::cuda::sm90::gemm

@@ -64,15 +64,6 @@ SplitKParams split_k_params(const GemmParams& gemm, const Matrix& out) {
   return params;
 }
 
-StreamKParams stream_k_params(const Step& step, const GemmParams& gemm, const Matrix& out) {
-  StreamKParams params{};
-  params.gemm = gemm;
-  params.out = rows_of(out);
-  params.partials = static_cast<float*>(step.scratch);
-  params.header = static_cast<WorkspaceHeader*>(step.header);
-  return params;
-}
-
 GemmParams params_of(const Step& step, std::int64_t n, std::int64_t k) {
   GemmParams params{};
   params.m = static_cast<int>(step.problem.m);
@@ -123,10 +114,14 @@ Status gate_up(const Step& step, const Tiling& tiling) noexcept {
   GemmParams params;
   SLUICE_TRY(encode_gate_up(step, tiling, params));
   if (tiling.is_stream_k()) {
-    StreamKParams streamed = stream_k_params(step, params, at(step, Operand::kH));
+    StreamKParams streamed{};
+    streamed.gemm = params;
+    streamed.out = rows_of(at(step, Operand::kH));
+    streamed.partials = static_cast<float*>(step.scratch);
+    streamed.header = static_cast<WorkspaceHeader*>(step.header);
     streamed.g = rows_of(at(step, Operand::kG));
     streamed.u = rows_of(at(step, Operand::kU));
-    return launch_stream_k(launch_of(step, tiling), GemmKind::kGateUp, streamed);
+    return launch_stream_k(launch_of(step, tiling), streamed);
   }
   if (tiling.is_split_k()) {
     SplitKParams split = split_k_params(params, at(step, Operand::kH));
@@ -150,10 +145,6 @@ Status down(const Step& step, const Tiling& tiling) noexcept {
   }
   const Matrix y = at(step, Operand::kY);
   SLUICE_TRY(encode_input(at(step, Operand::kH), tiling, params.x, params.x_tail));
-  if (tiling.is_stream_k()) {
-    StreamKParams streamed = stream_k_params(step, params, y);
-    return launch_stream_k(launch_of(step, tiling), GemmKind::kDown, streamed);
-  }
   if (tiling.is_split_k()) {
     SplitKParams split = split_k_params(params, y);
     return launch_split_k(launch_of(step, tiling), GemmKind::kDown, split);

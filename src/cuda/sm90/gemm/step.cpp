@@ -24,8 +24,8 @@ using sm90::gemm::GemmShape;
 using sm90::gemm::Tiling;
 using ll = long long;
 
-bool splits_lines(const Problem& p, Operand id) {
-  return sm90::gemm::splits_lines(operand_spec(p, id).layout.row_stride_bytes);
+sm90::gemm::Pitch pitch_of(const Problem& p, Operand id) {
+  return sm90::gemm::pitch_of(operand_spec(p, id).layout.row_stride_bytes);
 }
 
 GemmShape shape_of(const Problem& p, const Device& device) {
@@ -36,16 +36,17 @@ GemmShape shape_of(const Problem& p, const Device& device) {
       const Layout w = operand_spec(p, Operand::kWGate).layout;
       if (w.block_rows < p.h) shape.block_groups = w.block_rows / kPairGroupRows;
       shape.turns = blocks_alternate(w);
+      shape.long_epilogue = p.gate.activation == Activation::kGeluErf;
       shape.narrow_l2 = narrow_l2;
-      shape.splits_x = splits_lines(p, Operand::kX);
-      shape.splits_w = splits_lines(p, Operand::kWGate);
+      shape.x_pitch = pitch_of(p, Operand::kX);
+      shape.w_pitch = pitch_of(p, Operand::kWGate);
       return shape;
     }
     case Op::kDown: {
       GemmShape shape{p.m, p.d, p.h, GemmKind::kDown, device.sm_count};
       shape.narrow_l2 = narrow_l2;
-      shape.splits_x = splits_lines(p, Operand::kH);
-      shape.splits_w = splits_lines(p, Operand::kWDown);
+      shape.x_pitch = pitch_of(p, Operand::kH);
+      shape.w_pitch = pitch_of(p, Operand::kWDown);
       return shape;
     }
     case Op::kGateUpGrad:
@@ -185,7 +186,7 @@ const detail::Kernel kSm90Gemm = {
 
 double sm90_gate_up_us(const Problem& gate_up, const Device& device) noexcept {
   const GemmShape shape = shape_of(gate_up, device);
-  return sm90::gemm::gate_up_us(shape, sm90::gemm::best_tiling(shape));
+  return sm90::gemm::cost(shape, sm90::gemm::best_tiling(shape));
 }
 
 }  // namespace sluice::cuda

@@ -93,7 +93,6 @@ inline constexpr auto kGateUpTilings = and_split_k({
     {160, 1, Schedule::kPingpong, 16},
     {128, 1, Schedule::kPingpong, 16},
     {224, 1, Schedule::kCooperative, 16},
-    {224, 1, Schedule::kStreamK, 16, 128},
     {224, 1, Schedule::kStreamK, 16, 192},
     {224, 1, Schedule::kStreamKSwapAB, 16, 144},
     {224, 1, Schedule::kStreamKSwapAB, 16, 160},
@@ -103,10 +102,6 @@ inline constexpr auto kDownTilings = and_split_k({
     {128, 2, Schedule::kPingpong, 8},
     {192, 1, Schedule::kPingpong, 16},
     {128, 1, Schedule::kPingpong, 16},
-    {128, 1, Schedule::kStreamK, 16, 64},
-    {128, 1, Schedule::kStreamK, 16, 128},
-    {192, 1, Schedule::kStreamK, 16, 192},
-    {256, 2, Schedule::kStreamK, 8, 128},
 });
 /// Its long epilogue has to run beside the other consumer's product: no cooperative tiles. Each
 /// twice in each type, for plain silu and for every other gate.
@@ -137,6 +132,15 @@ inline constexpr Tiling kGradTilings[] = {
   return kGradTilings;
 }
 
+/// How rows lie on L2's lines of 128 bytes and sectors of 32. A stage has 128 bytes of a row: parts
+/// of two lines where the row begins inside one, of five sectors where it begins inside one.
+enum class Pitch : std::uint8_t { kWholeLines, kWholeSectors, kSplitSectors };
+
+[[nodiscard]] constexpr Pitch pitch_of(std::int64_t row_stride_bytes) noexcept {
+  if (row_stride_bytes % 128 == 0) return Pitch::kWholeLines;
+  return row_stride_bytes % 32 == 0 ? Pitch::kWholeSectors : Pitch::kSplitSectors;
+}
+
 /// What the choice depends on. `n` counts weight rows: 2 H for gate_up, D for down, H for
 /// gate_up_grad, the columns of the output for the others.
 struct GemmShape {
@@ -148,16 +152,28 @@ struct GemmShape {
   bool partials = true;  ///< partial sums have a place in the workspace: stream-K may serve
   /// Groups of 8 rows in a block, where gate and up alternate in blocks of more; 0 elsewhere.
   std::int64_t block_groups = 0;
-  bool turns = false;      ///< those blocks take turns in one run of rows
-  bool narrow_l2 = false;  ///< has_narrow_l2() of the device
-  bool splits_x = false;   ///< splits_lines() of the A operand
-  bool splits_w = false;   ///< of the weights
+  bool turns = false;                  ///< those blocks take turns in one run of rows
+  bool narrow_l2 = false;              ///< has_narrow_l2() of the device
+  bool long_epilogue = false;          ///< gelu_erf's
+  Pitch x_pitch = Pitch::kWholeLines;  ///< of the A operand
+  Pitch w_pitch = Pitch::kWholeLines;  ///< of the weights
 };
 
-/// Whether rows so far apart begin inside a line of L2: the 128 bytes that a stage has of one are
-/// then parts of two lines.
-[[nodiscard]] constexpr bool splits_lines(std::int64_t row_stride_bytes) noexcept {
-  return row_stride_bytes % 128 != 0;
+/// Tiles of a shape; clusters have `cluster` row tiles each.
+[[nodiscard]] constexpr std::int64_t tiles_of(const GemmShape& shape, const Tiling& t) noexcept {
+  const std::int64_t row_tiles = (shape.m + t.rows - 1) / t.rows;
+  return (row_tiles + t.cluster - 1) / t.cluster * ((shape.n + t.tile_n - 1) / t.tile_n);
+}
+
+/// Clusters that run at once.
+[[nodiscard]] constexpr int clusters(const GemmShape& shape, const Tiling& t) noexcept {
+  return std::max(1, shape.sm_count / t.cluster);
+}
+
+/// Sums of a stream-K tile, those behind its weight rows included; swapped, each of two consumers
+/// has two WGMMAs of 64 weight rows.
+[[nodiscard]] constexpr std::int64_t tile_sums(const Tiling& t) noexcept {
+  return t.swaps_ab() ? std::int64_t{256} * t.rows : std::int64_t{t.rows} * t.tile_n;
 }
 
 /// Whether L2 is an H100's of 50 MB: a sixth fewer slices, and bytes a second, than in the 60 MB of
@@ -166,13 +182,13 @@ struct GemmShape {
   return l2_bytes > 0 && l2_bytes < 56 << 20;
 }
 
-/// Microseconds of a shape under a tiling, by a model: the longest of what the tensor cores, the
-/// memory and L2 take, and the fix-up of cut tiles. docs/kernels/gate_up.md.
+/// Microseconds of a shape under a tiling, by a model: what the tensor cores, L2 and the memory
+/// take, and the fix-up of cut tiles. Of gate_up within 10 % at two shapes of three; of the other
+/// kinds good for an order alone. docs/kernels/gate_up.md.
 [[nodiscard]] double cost(const GemmShape& shape, const Tiling& tiling) noexcept;
 
-/// As cost() for one tiling of gate_up, fitted to times of unlike tilings and shapes: it says how
-/// long a launch takes (12 % off at two shapes of three), where cost() says which is the fastest.
-[[nodiscard]] double gate_up_us(const GemmShape& shape, const Tiling& tiling) noexcept;
+/// What two take of which neither hides the other whole: the longer, and more where they are close.
+[[nodiscard]] double longer_us(double a, double b, double power) noexcept;
 
 /// The columns of an output: tiles of tile_n, then the rest in tiles of kColumnBox.
 struct ColumnCut {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gate_up and down for few tokens on Hopper: mainloop.cuh under the stream-K schedule
+// gate_up for few tokens on Hopper: mainloop.cuh under the stream-K schedule
 // (schedule.hpp), which balances the bytes of the weights over the SMs. Budget and drawing:
 // docs/kernels/stream_k.md.
 //
@@ -16,8 +16,7 @@
 //   Tokens behind x are columns of a product, of which the same holds: TMA clips them.
 // mbarriers, per stage, as in gemm.cuh
 //   full[s]   1 arrival (the producer's expect_tx) and the stage's bytes; consumers wait
-//   empty[s]  one arrival for each consumer warpgroup of each CTA of the cluster that reads the
-//             stage; producers wait
+//   empty[s]  one arrival for each consumer warpgroup; the producer waits
 // tickets, in the workspace header
 //   A warp whose tile is cut leaves its sums in the workspace and takes a ticket; whoever takes the
 //   last adds all pieces up in the order of k and finishes the tile. Nobody waits for another CTA.
@@ -34,9 +33,8 @@ namespace sluice::cuda::sm90::gemm {
 template <class Cfg>
 concept StreamKConfig = requires {
   requires Cfg::kTileN % 32 == 0 && Cfg::kTileN <= 256;
-  requires Cfg::kCluster == 1 || Cfg::kCluster == 2;
+  requires Cfg::kKind == GemmKind::kGateUp&& Cfg::kCluster == 1;
   requires Cfg::kSwapAB || Cfg::kConsumers * 64 == Cfg::kRows;
-  requires !Cfg::kSwapAB || (Cfg::kKind == GemmKind::kGateUp && Cfg::kCluster == 1);
   // Rows of a WGMMA behind the tile's weights lie in the same stage's x.
   requires !Cfg::kSwapAB || (Cfg::kConsumers * 128 - Cfg::kTileN) * kTileK * 2 <= Cfg::kABytes;
   requires Cfg::kSums % Cfg::kPassSums == 0;
@@ -61,36 +59,31 @@ struct UnitCursor {
 };
 
 template <class Cfg>
-__device__ __forceinline__ int stream_k_row(Tile tile, int rank) {
-  return (tile.m * Cfg::kCluster + rank) * Cfg::kRows;
-}
-
-template <class Cfg>
-__device__ __forceinline__ InputTile input_tile(const StreamKParams& p, Tile tile, int rank) {
-  return {p.gemm.m, stream_k_row<Cfg>(tile, rank), Cfg::kRows};
+__device__ __forceinline__ InputTile input_tile(const StreamKParams& p, Tile tile) {
+  return {p.gemm.m, tile.m * Cfg::kRows, Cfg::kRows};
 }
 
 template <class Cfg>
 __device__ __forceinline__ void load_rows(const StreamKParams& p, const Smem<Cfg>& smem, int stage,
-                                          const UnitCursor& at, int rank) {
-  const InputTile input = input_tile<Cfg>(p, at.tile, rank);
+                                          const UnitCursor& at) {
+  const InputTile input = input_tile<Cfg>(p, at.tile);
   const CUtensorMap& map = input.map(p.gemm.x, p.gemm.x_tail, Cfg::kRows);
   load_input<Cfg>(map, smem, stage, at.k * kTileK, input);
 }
 
 template <class Cfg>
 __device__ __forceinline__ void load_columns(const StreamKParams& p, const Smem<Cfg>& smem,
-                                             int stage, const UnitCursor& at, int rank,
+                                             int stage, const UnitCursor& at,
                                              std::uint64_t policy) {
-  const int bytes = Cfg::kBBytes + input_tile<Cfg>(p, at.tile, rank).stage_bytes();
+  const int bytes = Cfg::kBBytes + input_tile<Cfg>(p, at.tile).stage_bytes();
   ptx::mbarrier_arrive_expect_bytes(smem.full(stage), bytes);
-  load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.tile, rank, policy);
+  load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.tile, /*rank=*/0, policy);
 }
 
 // The ring is filled with weights before the wait for x, where no one writes them.
 template <class Cfg>
 __device__ __forceinline__ void produce_stream(const StreamKParams& p, const Smem<Cfg>& smem,
-                                               int worker, int rank) {
+                                               int worker) {
   const int begin = p.schedule.begin(worker);
   const int units = p.schedule.begin(worker + 1) - begin;
   // As a rule weights are read once, or by all row tiles at the same time: what is written
@@ -100,17 +93,17 @@ __device__ __forceinline__ void produce_stream(const StreamKParams& p, const Sme
   const int early = p.gemm.weights_static != 0 ? min(Cfg::kStages, units) : 0;
   const UnitCursor first(p, begin);
   UnitCursor at = first;
-  for (int i = 0; i < early; ++i, at.advance(p)) load_columns<Cfg>(p, smem, i, at, rank, policy);
+  for (int i = 0; i < early; ++i, at.advance(p)) load_columns<Cfg>(p, smem, i, at, policy);
   ptx::wait_for_prerequisites();
   at = first;
-  for (int i = 0; i < early; ++i, at.advance(p)) load_rows<Cfg>(p, smem, i, at, rank);
+  for (int i = 0; i < early; ++i, at.advance(p)) load_rows<Cfg>(p, smem, i, at);
   RingCursor<Cfg> ring;
   ring.parity = 1;  // the first pass over the ring finds every stage free
   for (int i = 0; i < early; ++i) ring.advance();
   for (int i = early; i < units; ++i, at.advance(p)) {
     ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity);
-    load_columns<Cfg>(p, smem, ring.stage, at, rank, policy);
-    load_rows<Cfg>(p, smem, ring.stage, at, rank);
+    load_columns<Cfg>(p, smem, ring.stage, at, policy);
+    load_rows<Cfg>(p, smem, ring.stage, at);
     ring.advance();
   }
 }
@@ -130,10 +123,9 @@ using Sums = float[Cfg::kHalves][Cfg::kSums];
 // Where a worker leaves the sums of one consumer, `block` of a tile's: this thread's first four
 // floats, the next ones 128 vectors on.
 template <class Cfg>
-__device__ __forceinline__ float4* piece(const StreamKParams& p, int tile, int worker, int block,
-                                         int rank) {
+__device__ __forceinline__ float4* piece(const StreamKParams& p, int tile, int worker, int block) {
   constexpr int kVectors = Cfg::kHalves * Cfg::kSums / 4;  // of a thread
-  const long long slot = p.schedule.slot(worker, tile) * Cfg::kCluster + rank;
+  const long long slot = p.schedule.slot(worker, tile);
   return reinterpret_cast<float4*>(p.partials) +
          (slot * Cfg::kConsumers + block) * (kVectors * 128) + threadIdx.x % 128;
 }
@@ -142,11 +134,11 @@ __device__ __forceinline__ float4* piece(const StreamKParams& p, int tile, int w
 // the last one and finishes the tile; what the others left is then there to read.
 template <class Cfg>
 __device__ __forceinline__ bool leave_piece(const StreamKParams& p, const Pieces& pieces, int block,
-                                            int rank, const Sums<Cfg>& d) {
+                                            const Sums<Cfg>& d) {
   const int lane = threadIdx.x % 32;
   // A byte a warp; the word belongs to the worker that holds the tile's first piece, since no two
   // tiles can share that one.
-  const int owner = (pieces.first * Cfg::kCluster + rank) * Cfg::kConsumers + block;
+  const int owner = pieces.first * Cfg::kConsumers + block;
   std::uint32_t& word = p.header->tickets[owner];
   const int shift = static_cast<int>(threadIdx.x) % 128 / 32 * 8;
   const int others = pieces.last - pieces.first;
@@ -156,7 +148,7 @@ __device__ __forceinline__ bool leave_piece(const StreamKParams& p, const Pieces
   int count = __shfl_sync(0xFFFFFFFF, taken(before), 0);
   int mine = 0;
   if (count != others) {
-    float4* to = piece<Cfg>(p, pieces.tile, pieces.worker, block, rank);
+    float4* to = piece<Cfg>(p, pieces.tile, pieces.worker, block);
 #pragma unroll
     for (int half = 0; half < Cfg::kHalves; ++half) {
       const float* sums = d[half];
@@ -181,36 +173,27 @@ __device__ __forceinline__ bool leave_piece(const StreamKParams& p, const Pieces
 }
 
 // Adds up all pieces of one turn of one half in the order of k; `sums` are this worker's before,
-// the tile's after. Loads of several pieces are under way at once: one after the other they would
-// take a trip to L2 each.
+// the tile's after.
 template <class Cfg>
 __device__ __forceinline__ void add_pieces(const StreamKParams& p, const Pieces& pieces, int block,
-                                           int rank, int half, int turn,
-                                           float (&sums)[Cfg::kPassSums]) {
+                                           int half, int turn, float (&sums)[Cfg::kPassSums]) {
   constexpr int kVectors = Cfg::kPassSums / 4;
-  constexpr int kAtOnce = Cfg::kPiecesAtOnce;
   const int first_vector = half * (Cfg::kSums / 4) + turn * kVectors;
   float total[Cfg::kPassSums] = {};
-  for (int from = pieces.first; from <= pieces.last; from += kAtOnce) {
-    float4 loaded[kAtOnce][kVectors];
+  for (int from = pieces.first; from <= pieces.last; ++from) {
+    const bool own = from == pieces.worker;
+    float4 loaded[kVectors];
+    if (!own) {
+      const float4* source = piece<Cfg>(p, pieces.tile, from, block) + first_vector * 128;
 #pragma unroll
-    for (int w = 0; w < kAtOnce; ++w) {
-      if (from + w > pieces.last || from + w == pieces.worker) continue;
-      const float4* source = piece<Cfg>(p, pieces.tile, from + w, block, rank) + first_vector * 128;
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) loaded[w][i] = __ldcg(source + i * 128);
+      for (int i = 0; i < kVectors; ++i) loaded[i] = __ldcg(source + i * 128);
     }
 #pragma unroll
-    for (int w = 0; w < kAtOnce; ++w) {
-      if (from + w > pieces.last) continue;
-      const bool own = from + w == pieces.worker;
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        total[4 * i] += own ? sums[4 * i] : loaded[w][i].x;
-        total[4 * i + 1] += own ? sums[4 * i + 1] : loaded[w][i].y;
-        total[4 * i + 2] += own ? sums[4 * i + 2] : loaded[w][i].z;
-        total[4 * i + 3] += own ? sums[4 * i + 3] : loaded[w][i].w;
-      }
+    for (int i = 0; i < kVectors; ++i) {
+      total[4 * i] += own ? sums[4 * i] : loaded[i].x;
+      total[4 * i + 1] += own ? sums[4 * i + 1] : loaded[i].y;
+      total[4 * i + 2] += own ? sums[4 * i + 2] : loaded[i].z;
+      total[4 * i + 3] += own ? sums[4 * i + 3] : loaded[i].w;
     }
   }
 #pragma unroll
@@ -302,13 +285,13 @@ struct WarpPart {
   int first;
   bool any;
 
-  __device__ __forceinline__ WarpPart(const StreamKParams& p, Tile tile, int consumer, int rank) {
+  __device__ __forceinline__ WarpPart(const StreamKParams& p, Tile tile, int consumer) {
     const int in_tile = consumer * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16;
     if constexpr (Cfg::kSwapAB) {
       first = tile.n * Cfg::kOutCols + in_tile;
       any = in_tile < Cfg::kOutCols && first < p.gemm.n;
     } else {
-      first = stream_k_row<Cfg>(tile, rank) + in_tile;
+      first = tile.m * Cfg::kRows + in_tile;
       any = first < p.gemm.m;
     }
   }
@@ -337,7 +320,7 @@ __device__ __forceinline__ void take_turn(int turn, Sums<Cfg>& d,
 // A warp's part of a tile, a whole one or the last piece of a cut one.
 template <class Cfg>
 __device__ __forceinline__ void finish_part(const StreamKParams& p, const Pieces& pieces, Tile tile,
-                                            int block, int rank, int first, TurnBoxes<Cfg>& boxes,
+                                            int block, int first, TurnBoxes<Cfg>& boxes,
                                             Sums<Cfg>& d) {
 #pragma unroll 1
   for (int turn = 0; turn < kAlternates<Cfg>; ++turn) {
@@ -348,7 +331,7 @@ __device__ __forceinline__ void finish_part(const StreamKParams& p, const Pieces
     if (pieces.first != pieces.last) {
 #pragma unroll
       for (int half = 0; half < Cfg::kHalves; ++half) {
-        add_pieces<Cfg>(p, pieces, block, rank, half, turn, sums[half]);
+        add_pieces<Cfg>(p, pieces, block, half, turn, sums[half]);
       }
     }
     if constexpr (Cfg::kSwapAB) {
@@ -363,7 +346,7 @@ __device__ __forceinline__ void finish_part(const StreamKParams& p, const Pieces
 // swapped 64 columns of h.
 template <class Cfg>
 __device__ __forceinline__ void consume_stream(const StreamKParams& p, const Smem<Cfg>& smem,
-                                               int consumer, int worker, int rank) {
+                                               int consumer, int worker) {
   const StreamK& s = p.schedule;
   const int end = s.begin(worker + 1);
   RingCursor<Cfg> ring;
@@ -376,15 +359,15 @@ __device__ __forceinline__ void consume_stream(const StreamKParams& p, const Sme
     multiply<Cfg, 2 * Cfg::kSums>(smem, ring, units, consumer * Cfg::kHalves * 64, d, [] {});
 #pragma unroll
     for (int half = 0; half < Cfg::kHalves; ++half) ptx::wgmma_fence_accumulators(d[half]);
-    const WarpPart<Cfg> part(p, at.tile, consumer, rank);
+    const WarpPart<Cfg> part(p, at.tile, consumer);
     if (!part.any) continue;
     Pieces pieces{worker, worker, worker, at.index};
     if (units < s.k_units) {
       pieces.first = s.first_holder(at.index);
       pieces.last = s.last_holder(at.index);
-      if (!leave_piece<Cfg>(p, pieces, consumer, rank, d)) continue;
+      if (!leave_piece<Cfg>(p, pieces, consumer, d)) continue;
     }
-    finish_part<Cfg>(p, pieces, at.tile, consumer, rank, part.first, boxes, d);
+    finish_part<Cfg>(p, pieces, at.tile, consumer, part.first, boxes, d);
   }
   // Shared memory must outlive its readers; that stores are seen is the next launch's
   // wait_for_prerequisites(), as of every other store.
@@ -397,34 +380,26 @@ __global__ void __launch_bounds__(Cfg::kThreads, 1)
   static_assert(StreamKConfig<Cfg>);
   extern __shared__ __align__(1024) char raw[];
   const Smem<Cfg> smem{raw};
-  const int rank = Cfg::kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
-  const int worker = static_cast<int>(blockIdx.x) / Cfg::kCluster;
+  const int worker = static_cast<int>(blockIdx.x);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Cfg::kStages; ++i) {
       ptx::mbarrier_init(smem.full(i), 1);
-      ptx::mbarrier_init(smem.empty(i), Cfg::kCluster * Cfg::kConsumers);
+      ptx::mbarrier_init(smem.empty(i), Cfg::kConsumers);
     }
     ptx::fence_mbarrier_init();
   }
-  if constexpr (Cfg::kCluster > 1) {
-    ptx::cluster_sync();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
   ptx::launch_dependents();  // they fill their rings while this kernel ends
   const int consumer = warpgroup_index();
   if (consumer == Cfg::kConsumers) {
     ptx::give_registers<Cfg::kProducerRegisters>();
-    if (threadIdx.x == Cfg::kConsumers * 128) produce_stream<Cfg>(p, smem, worker, rank);
+    if (threadIdx.x == Cfg::kConsumers * 128) produce_stream<Cfg>(p, smem, worker);
     __syncwarp();
   } else {
     ptx::take_registers<Cfg::kConsumerRegisters>();
-    ptx::wait_for_prerequisites();  // partial sums and outputs may be read, bias and residual
-                                    // written
-    consume_stream<Cfg>(p, smem, consumer, worker, rank);
+    ptx::wait_for_prerequisites();  // partial sums and outputs may be read, biases written
+    consume_stream<Cfg>(p, smem, consumer, worker);
   }
-  // A CTA must not leave while its peer may still signal or write its shared memory.
-  if constexpr (Cfg::kCluster > 1) ptx::cluster_sync();
 }
 
 }  // namespace sluice::cuda::sm90::gemm

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gate_up and down under the stream-K schedule on Hopper: the instantiations of kGateUpTilings and
-// kDownTilings that are stream-K.
+// gate_up under the stream-K schedule on Hopper: the instantiations of kGateUpTilings that are
+// stream-K.
 #include "cuda/host/launch.hpp"
 #include "cuda/sm90/gemm/launch_tiling.hpp"
 #include "cuda/sm90/gemm/stream_k/kernel.cuh"
@@ -10,11 +10,11 @@ namespace {
 
 // The compile-time form of a tiling of stream-K; what load_weights(), multiply() and the epilogue
 // read is named as in GemmConfig.
-template <GemmKind kGemmKind, class ElementType, Tiling kTiling>
+template <class ElementType, Tiling kTiling>
 struct StreamKernel {
   using Element = ElementType;
   using EpiloguePart = Unchanged;
-  static constexpr GemmKind kKind = kGemmKind;
+  static constexpr GemmKind kKind = GemmKind::kGateUp;
   static constexpr bool kTransposedA = false;
   static constexpr bool kTransposedB = false;
   static constexpr bool kSwapAB = kTiling.swaps_ab();
@@ -28,44 +28,41 @@ struct StreamKernel {
   static constexpr int kThreads = (kConsumers + 1) * 128;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
-  static constexpr int kMmaN = kConsumers == 3 && kTileN > 192 ? 128 : kColumns;
-  static constexpr int kCluster = kTiling.cluster;
+  static constexpr int kMmaN = kConsumers == 3 ? 128 : kColumns;
+  static constexpr int kCluster = 1;
   static constexpr int kABytes = kRows * kTileK * 2;
   static constexpr int kBBytes = kTileN * kTileK * 2;
   static constexpr int kStageBytes = kABytes + kBBytes;
-  static constexpr int kOutCols = kKind == GemmKind::kGateUp ? kTileN / 2 : kTileN;
+  static constexpr int kOutCols = kTileN / 2;
   static constexpr int kOutBytes = kSwapAB ? kConsumers * 4 * 2 * (2 * kPassSums * 16 * 2) : 0;
   static constexpr int kStages = stages_beside(kOutBytes, kStageBytes);
   static constexpr int kSmemBytes = kStages * (kStageBytes + kStageBarrierBytes) + kOutBytes;
-  static constexpr int kPiecesAtOnce = kConsumers == 3 || kSwapAB ? 1 : 4;  // as registers allow
 };
 
 template <class Cfg>
 Status launch_config(const GemmLaunch& launch, StreamKParams& p) noexcept {
   GemmParams& gemm = p.gemm;
-  const int rows = Cfg::kRows * Cfg::kCluster;
-  gemm.order.m_tiles = (gemm.m + rows - 1) / rows;
+  gemm.order.m_tiles = (gemm.m + Cfg::kRows - 1) / Cfg::kRows;
   gemm.order.cut = {(gemm.n + Cfg::kOutCols - 1) / Cfg::kOutCols, 0};
   gemm.order.group = launch.tiling.group;
   gemm.order.whole = gemm.order.tiles = gemm.order.m_tiles * gemm.order.cut.whole;
-  const std::int64_t weight_rows = std::int64_t{gemm.n} * (Cfg::kTileN / Cfg::kOutCols);
-  p.schedule =
-      stream_k_schedule({gemm.m, weight_rows, gemm.k, Cfg::kKind, launch.sm_count}, launch.tiling);
+  p.schedule = stream_k_schedule(
+      {gemm.m, std::int64_t{gemm.n} * 2, gemm.k, GemmKind::kGateUp, launch.sm_count},
+      launch.tiling);
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(p.schedule.workers * Cfg::kCluster));
+  shape.grid = dim3(static_cast<unsigned>(p.schedule.workers));
   shape.block = dim3(Cfg::kThreads);
   shape.smem_bytes = Cfg::kSmemBytes;
   shape.programmatic = true;
-  shape.cluster = Cfg::kCluster;
   return cuda::launch<stream_k<Cfg>>(launch.device, shape, launch.stream, p);
 }
 
 }  // namespace
 
-Status launch_stream_k(const GemmLaunch& launch, GemmKind kind, StreamKParams& params) noexcept {
-  return launch_product(launch.dtype, kind, [&]<GemmKind kKind, class Element>() {
-    return launch_tiling<kKind, Form::kStreamK>(launch.tiling, [&]<Tiling kTiling>() {
-      return launch_config<StreamKernel<kKind, Element, kTiling>>(launch, params);
+Status launch_stream_k(const GemmLaunch& launch, StreamKParams& params) noexcept {
+  return launch_typed(launch.dtype, [&]<class Element>() {
+    return launch_tiling<GemmKind::kGateUp, Form::kStreamK>(launch.tiling, [&]<Tiling kTiling>() {
+      return launch_config<StreamKernel<Element, kTiling>>(launch, params);
     });
   });
 }

@@ -10,8 +10,8 @@ namespace sluice::cuda::sm90::gemm {
 struct StreamKParams {
   GemmParams gemm;   // x with boxes of the tiling's rows; its output maps are used if swapped
   StreamK schedule;  // set by the launch
-  OutputRows out;    // h or y
-  OutputRows g;      // gate_up, if gemm.save
+  OutputRows out;    // h
+  OutputRows g;      // if gemm.save
   OutputRows u;      // as g
   float* partials;   // stream_k_partial_bytes()
   WorkspaceHeader* header;  // tickets
@@ -19,6 +19,6 @@ struct StreamKParams {
 
 /// Fills order and schedule for the tiling and enqueues the kernel, programmatically. kInternal for
 /// a tiling that tilings() does not list. launch.cu.
-Status launch_stream_k(const GemmLaunch& launch, GemmKind kind, StreamKParams& params) noexcept;
+Status launch_stream_k(const GemmLaunch& launch, StreamKParams& params) noexcept;
 
 }  // namespace sluice::cuda::sm90::gemm
