@@ -7,6 +7,16 @@
 namespace sluice::detail {
 namespace {
 
+// Rows of h and n in scratch, which begin at a line of L2: a GEMM's stages then read whole ones.
+std::int64_t scratch_row_bytes(const Problem& p, std::int64_t cols) {
+  constexpr std::int64_t kLineBytes = 128;
+  return (cols * size_bytes(p.x_dtype) + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
+
+Layout scratch_rows(const Problem& p, std::int64_t cols) {
+  return {.row_stride_bytes = scratch_row_bytes(p, cols)};
+}
+
 // dg and du where a backward pass keeps them: operands, or the halves of scratch's rows.
 Layout hidden_grad_layout(const Problem& p) {
   if (p.save_dg_du) return p.layout.dg_du;
@@ -47,7 +57,7 @@ Lowered lower_norm(const Problem& p, const Operands& given, bool sum_given,
   Lowered step{part_of(p, Op::kNorm), {}};
   step.problem.norm = p.norm;
   step.problem.y_dtype = p.x_dtype;
-  step.problem.layout.y = {};
+  step.problem.layout.y = scratch_rows(p, p.d);
   step.operands.x = given.x;
   step.operands.x_residual = given.x_residual;
   step.operands.norm_weight = given.norm_weight;
@@ -71,7 +81,7 @@ Lowered lower_gate_up(const Problem& p, bool norm_step, const Operands& given, b
   o.b_gate = given.b_gate, o.b_up = given.b_up;
   o.h = given.h;
   if (p.op != Op::kGateUp) {
-    q.layout.h = {};
+    q.layout.h = scratch_rows(p, p.h);
     o.h = scratch.h;
   }
   if (p.op == Op::kMlpGrad) {
@@ -83,7 +93,7 @@ Lowered lower_gate_up(const Problem& p, bool norm_step, const Operands& given, b
   }
   q.save_g_u = p.save_g_u;
   o.g = given.g, o.u = given.u;
-  if (norm_step) q.layout.x = {};
+  if (norm_step) q.layout.x = scratch_rows(p, p.d);
   if (norm_step || !p.norm.enabled) return step;
   q.norm = p.norm;
   o.x_residual = given.x_residual;
@@ -120,7 +130,7 @@ Lowered lower_down(const Problem& p, const Operands& given, bool sum_given,
   o.h = given.h;
   if (p.op != Op::kDown) {
     o.h = scratch.h;
-    step.problem.layout.h = {};
+    step.problem.layout.h = scratch_rows(p, p.h);
   }
   o.w_down = given.w_down;
   if (reduces(p)) {  // n is read by now
@@ -148,7 +158,7 @@ Lowered lower_gate_up_grad(const Problem& p, const Operands& given,
                            const ScratchParts<void*>& scratch) {
   Lowered step{part_of(p, Op::kGateUpGrad), {}};
   step.problem.layout.dg_du = hidden_grad_layout(p);
-  step.problem.layout.h = {};
+  step.problem.layout.h = scratch_rows(p, p.h);
   const auto [dg, du] = hidden_grads(p, given, scratch.dg_du);
   Operands& o = step.operands;
   o.dy = given.dy;
@@ -185,7 +195,7 @@ Lowered lower_weight_grad(const Problem& p, bool down, const Operands& given,
   if (down) {  // the left side is dy, the right one h
     q.h = p.d, q.d = p.h;
     q.layout.dg_du = p.layout.dy;
-    q.layout.x = {};
+    q.layout.x = scratch_rows(p, p.h);
     q.layout.dw_gate_up = p.layout.dw_down;
     o.dg = const_cast<void*>(given.dy);
     o.x = scratch.h;
@@ -306,7 +316,7 @@ ScratchParts<std::size_t> scratch_bytes(const Problem& p, const Device& device, 
   ScratchParts<std::size_t> bytes;
   const bool norm_step = has_norm_step(steps);
   const auto matrix = [&](std::int64_t cols) {
-    return static_cast<std::size_t>(p.m * cols * size_bytes(p.x_dtype));
+    return static_cast<std::size_t>(p.m * scratch_row_bytes(p, cols));
   };
   const bool whole = steps.front().role == Role::kWhole;
   const bool grad = p.op == Op::kMlpGrad;

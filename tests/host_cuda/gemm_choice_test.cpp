@@ -78,6 +78,8 @@ TEST(CudaSm90, WorkspaceHoldsWhatLaunchesLeaveForEachOther) {
             kWorkspaceHeaderBytes + std::size_t{2} * 132 * 192 * 224 * 4);
   constexpr std::size_t kHidden = std::size_t{512} * 14336 * 2;
   EXPECT_EQ(bytes("512x4096x14336:mlp"), kWorkspaceHeaderBytes + kHidden);
+  // Rows of h begin at a line of L2.
+  EXPECT_EQ(bytes("512x4096x14328:mlp"), kWorkspaceHeaderBytes + kHidden);
   // h, dg and du; with recompute g and u lie where dg and du will.
   EXPECT_EQ(bytes("512x4096x14336:mlp_grad"), kWorkspaceHeaderBytes + 3 * kHidden);
   EXPECT_EQ(bytes("512x4096x14336:mlp_grad:recompute"), kWorkspaceHeaderBytes + 3 * kHidden);
