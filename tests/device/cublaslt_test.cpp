@@ -62,32 +62,13 @@ class GpuCublasLt : public testing::Test {
 
 // First, so that handles are made and the heuristic is asked while a stream captures.
 TEST_F(GpuCublasLt, FirstRunsCanBeCapturedAndReplayed) {
-  auto* const stream = static_cast<cudaStream_t>(gpu::rig().stream());
   for (const std::string& text : kCases) {
     SCOPED_TRACE(text);
     // What a run adds to what is there cannot be replayed on the same operands.
     if (text.find("accumulate") != std::string::npos) continue;
     Job job = make_job(text, forced());
     EXPECT_NE(job.plan.config_name().find("=lt0"), std::string::npos) << job.plan.config_name();
-    ASSERT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    const Status enqueued = job.run(stream);
-    cudaGraph_t graph = nullptr;
-    ASSERT_CUDA(cudaStreamEndCapture(stream, &graph));
-    ASSERT_OK(enqueued);
-    cudaGraphExec_t exec = nullptr;
-    ASSERT_CUDA(cudaGraphInstantiate(&exec, graph, 0));
-    std::string first;
-    for (int replay = 0; replay < 3; ++replay) {
-      ASSERT_OK(job.set->reset_outputs());
-      ASSERT_CUDA(cudaGraphLaunch(exec, stream));
-      ASSERT_CUDA(cudaStreamSynchronize(stream));
-      expect_right(job);
-      const std::string bits = bits_of(*job.set);
-      if (first.empty()) first = bits;
-      EXPECT_TRUE(first == bits) << "other bits on replay " << replay;
-    }
-    ASSERT_CUDA(cudaGraphExecDestroy(exec));
-    ASSERT_CUDA(cudaGraphDestroy(graph));
+    gpu::expect_replays_right(job);
   }
 }
 

@@ -3,6 +3,7 @@
 // or reads what another still writes too early changes bits.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "early_start.hpp"
 #include "job.hpp"
@@ -60,6 +61,20 @@ TEST(GpuGemm, ChainedLaunchesEqualLaunchesOneByOne) {
       }
       EXPECT_TRUE(bits[0] == bits[1]) << text << " " << config;
     }
+  }
+}
+
+// Rows of x or h that split lines of L2, of a shape that has time for a copy of them.
+TEST(GpuGemm, ReadsACopyOfRowsThatSplitLines) {
+  if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
+  constexpr std::size_t kCopyBytes = std::size_t{1024} * 832 * 2;
+  for (const auto& [text, config] :
+       {std::pair{"1024x776x24592:gate_up:save:bias", "gate_up=pp128x192c2g8"},
+        std::pair{"1024x24592x776:down:residual", "down=pp128x192c2g8"}}) {
+    SCOPED_TRACE(text);
+    gpu::Job job = gpu::make_job(text, {.variant = "cuda.sm90", .config = config});
+    EXPECT_GE(job.plan.workspace_bytes, kCopyBytes);
+    gpu::expect_replays_right(job);
   }
 }
 

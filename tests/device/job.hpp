@@ -68,6 +68,32 @@ inline std::string bits_of(harness::OperandSet& set) {
   return bits;
 }
 
+/// Captures a run, replays it three times: right, and the same bits each time.
+inline void expect_replays_right(Job& job) {
+  auto* const stream = static_cast<cudaStream_t>(rig().stream());
+  ASSERT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  const Status enqueued = job.run(stream);
+  cudaGraph_t graph = nullptr;
+  ASSERT_CUDA(cudaStreamEndCapture(stream, &graph));
+  ASSERT_OK(enqueued);
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  const auto exact = harness::expected_outputs(*job.set);
+  ASSERT_OK(exact);
+  std::string first;
+  for (int replay = 0; replay < 3; ++replay) {
+    ASSERT_OK(job.set->reset_outputs());
+    ASSERT_CUDA(cudaGraphLaunch(exec, stream));
+    ASSERT_CUDA(cudaStreamSynchronize(stream));
+    expect_right(job, *exact);
+    const std::string bits = bits_of(*job.set);
+    if (first.empty()) first = bits;
+    EXPECT_TRUE(first == bits) << "other bits on replay " << replay;
+  }
+  ASSERT_CUDA(cudaGraphExecDestroy(exec));
+  ASSERT_CUDA(cudaGraphDestroy(graph));
+}
+
 /// Runs a plan on the set with a workspace of its own and returns the outputs.
 inline std::string run_once(harness::OperandSet& set, const char* variant, const char* config) {
   Options options;

@@ -47,9 +47,9 @@ TEST(CudaSm90, IsChosenOnHopper) {
     EXPECT_EQ(chosen("512x4096x14336:down:residual"), "cuda.sm90 down=pp128x128c1g16");
     EXPECT_EQ(chosen("8192x4096x14336:gate_up_grad"), "cuda.sm90 gate_up_grad=pp128x192c2g8");
     EXPECT_EQ(chosen("8192x4096x14336:mlp_grad"),
-              "cuda.sm90 gate_up_grad=pp128x192c2g8,input_grad=pp128x192c2g8,"
+              "cuda.sm90 gate_up_grad=pp128x192c2g8,input_grad=co128x256c2g8,"
               "weight_grad=pp128x192c2g8,weight_grad_down=pp128x192c2g8");
-    EXPECT_EQ(chosen("8192x4096x14336:mlp"), "cuda.sm90 gate_up=pp128x192c2g8,down=pp128x192c2g8");
+    EXPECT_EQ(chosen("8192x4096x14336:mlp"), "cuda.sm90 gate_up=pp128x192c2g8,down=co128x256c2g8");
   }
   for (const std::string text :
        {"300x72x200:gate_up:bias:interleaved1+up_first", "33x64x72:down:residual:bias_down:pad=8",
@@ -93,13 +93,14 @@ TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
   const std::size_t plain =
       cuda::sm90::gemm::ranked({256, 4096, 14336, GemmKind::kDown, gpu::kH200SmCount}, {});
   const std::size_t grads = cuda::sm90::gemm::tilings(GemmKind::kGateUpGrad).size();
-  const std::size_t products = cuda::sm90::gemm::tilings(GemmKind::kWeightGrad).size();
+  const std::size_t input_grads = cuda::sm90::gemm::tilings(GemmKind::kInputGrad).size();
+  const std::size_t weight_grads = cuda::sm90::gemm::tilings(GemmKind::kWeightGrad).size();
   for (const auto& [op, count] : {std::pair<std::string, std::size_t>{"gate_up", gated},
                                   {"down", plain},
                                   {"gate_up_grad", grads},
-                                  {"input_grad", products},
-                                  {"weight_grad", products},
-                                  {"mlp_grad", grads + 2 * (products - 1)},
+                                  {"input_grad", input_grads},
+                                  {"weight_grad", weight_grads},
+                                  {"mlp_grad", grads + input_grads + weight_grads - 2},
                                   {"mlp", gated + plain - 1}}) {
     const Problem problem = problem_of("256x4096x14336:" + op);
     const std::vector<std::string> names = config_names("cuda.sm90", problem, h200());
@@ -185,7 +186,7 @@ TEST(CudaSm90, DwDownFollowsTheOtherWeightGradients) {
   const auto with = [&](const char* config, const Device& device) {
     return gpu::chosen(text, device, {.variant = "cuda.sm90", .config = config});
   };
-  const std::string rest = "cuda.sm90 gate_up_grad=pp128x192c2g8,input_grad=pp128x128c2g8,";
+  const std::string rest = "cuda.sm90 gate_up_grad=pp128x192c2g8,input_grad=co128x256c2g8,";
   EXPECT_EQ(with(nullptr, h200()),
             rest + "weight_grad=pp128x192c2g8,weight_grad_down=pp128x192c2g8");
   EXPECT_EQ(with("weight_grad=pp128x128c2g8", h200()),
@@ -274,7 +275,7 @@ TEST(Sm90CublasLt, AndOwnTilingsAreOfferedTogetherThePreferredFirst) {
             "cuda.sm90 down=pp128x128c1g16");
 }
 
-// An H100's L2 feeds tiles of 128 columns less: cuBLASLt is ahead longer, and own tiles are wider.
+// An H100's L2 feeds tiles less: cuBLASLt is ahead longer.
 TEST(Sm90CublasLt, IsTheChoiceOfLongerProductsOnAnH100) {
   const Device h100 = gpu::h100_with_cublaslt();
   for (const char* text : {"4096x4096x14336:down", "4096x8192x28672", "2048x16384x53248"}) {
@@ -286,11 +287,11 @@ TEST(Sm90CublasLt, IsTheChoiceOfLongerProductsOnAnH100) {
     device.cublaslt_version = 0;
     return gpu::chosen(text, device);
   };
-  EXPECT_EQ(own("4096x8192x28672:down", h100), "cuda.sm90 down=pp128x192c2g8");
-  EXPECT_EQ(own("4096x8192x28672:down", h200()), "cuda.sm90 down=pp128x192c2g8");
-  EXPECT_EQ(own("16384x4096x14336:down", h100), "cuda.sm90 down=pp128x192c2g8");
-  // Full waves of 128 are worth more.
-  EXPECT_EQ(own("4096x4096x14336:down", h100), "cuda.sm90 down=pp128x128c2g8");
+  for (const char* text :
+       {"4096x8192x28672:down", "16384x4096x14336:down", "4096x4096x14336:down"}) {
+    EXPECT_EQ(own(text, h100), "cuda.sm90 down=co128x256c2g8") << text;
+    EXPECT_EQ(own(text, h200()), "cuda.sm90 down=co128x256c2g8") << text;
+  }
 }
 
 // gate_up with sums in fp32, by the estimates of both: too many tiles for split K, too few for

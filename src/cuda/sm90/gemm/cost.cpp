@@ -170,7 +170,7 @@ double waves_us(const GemmShape& shape, const Tiling& t) {
 double grad_tile_ps(const GemmShape& shape, const Tiling& t, int cols) {
   constexpr double kElementPs = 28.9;
   const bool shared = t.cluster == 2 || ceil_div(shape.m, t.rows) == 1;
-  const double efficiency = t.tile_n == 192 ? (shared ? 1.0 : 0.97) : (shared ? 0.955 : 0.5);
+  const double efficiency = t.tile_n >= 192 ? (shared ? 1.0 : 0.97) : (shared ? 0.955 : 0.5);
   const double multiply = cols * kTensorPs / efficiency;
   const double stage = (t.rows + static_cast<double>(cols) / t.cluster) * kElementPs;
   return std::max(multiply, stage);
@@ -198,6 +198,22 @@ double grad_waves_us(const GemmShape& shape, const Tiling& t) {
          kLaunchUs;
 }
 
+double tiling_us(const GemmShape& shape, const Tiling& t) {
+  if (t.is_split_k()) return split_k_us(shape, t);
+  if (t.is_stream_k()) return stream_k_us(shape, t);
+  const bool forward = shape.kind == GemmKind::kGateUp || shape.kind == GemmKind::kDown;
+  return forward ? waves_us(shape, t) : grad_waves_us(shape, t);
+}
+
+double with_copy_us(GemmShape shape, const Tiling& t) {
+  constexpr double kCopyUs = 4;
+  constexpr double kOfMemory = 0.55;  // of its rate: what cudaMemcpy2DAsync reaches on such rows
+  const double bytes = 4 * static_cast<double>(shape.m) * static_cast<double>(shape.k);
+  shape.x_pitch = Pitch::kWholeLines;
+  return tiling_us(shape, t) + kCopyUs +
+         bytes * 1e-6 / (kOfMemory * chip_of(shape).megabytes_an_us);
+}
+
 }  // namespace
 
 double longer_us(double a, double b, double power) noexcept {
@@ -206,10 +222,13 @@ double longer_us(double a, double b, double power) noexcept {
 
 double cost(const GemmShape& shape, const Tiling& t) noexcept {
   if (shape.m == 0) return 0;
-  if (t.is_split_k()) return split_k_us(shape, t);
-  if (t.is_stream_k()) return stream_k_us(shape, t);
-  const bool forward = shape.kind == GemmKind::kGateUp || shape.kind == GemmKind::kDown;
-  return forward ? waves_us(shape, t) : grad_waves_us(shape, t);
+  return copies_x(shape, t) ? with_copy_us(shape, t) : tiling_us(shape, t);
+}
+
+bool copies_x(const GemmShape& shape, const Tiling& t) noexcept {
+  if (!shape.may_copy_x || shape.x_pitch == Pitch::kWholeLines || t.is_stream_k()) return false;
+  constexpr double kWorthwhile = 0.97;  // of the time: copies take scratch
+  return with_copy_us(shape, t) < kWorthwhile * tiling_us(shape, t);
 }
 
 ColumnCut column_cut(const GemmShape& shape, const Tiling& t) noexcept {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plain GEMMs of the backward pass on Hopper: the instantiations of kGradTilings, for dx and
+// The plain GEMMs of the backward pass on Hopper: the instantiations of their tables, for dx and
 // for the weights' gradients.
 #include "cuda/sm90/gemm/launch.cuh"
 

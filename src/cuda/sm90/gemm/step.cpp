@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "cuda/half_types.hpp"
+#include "cuda/host/status.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "cuda/sm90/gemm/launch.hpp"
@@ -28,6 +29,17 @@ sm90::gemm::Pitch pitch_of(const Problem& p, Operand id) {
   return sm90::gemm::pitch_of(operand_spec(p, id).layout.row_stride_bytes);
 }
 
+std::int64_t copy_stride(const OperandSpec& x) {
+  return sm90::gemm::whole_line_stride(bytes_of(x.dtype, x.cols));
+}
+
+bool may_copy(const Problem& p, Operand id) {
+  constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;  // of memory that users count on
+  const OperandSpec x = operand_spec(p, id);
+  return x.layout.block_rows == 0 && x.layout.block_cols == 0 &&
+         x.rows * copy_stride(x) <= kMostBytes;
+}
+
 GemmShape shape_of(const Problem& p, const Device& device) {
   const bool narrow_l2 = sm90::gemm::has_narrow_l2(device.l2_bytes);
   switch (p.op) {
@@ -39,6 +51,7 @@ GemmShape shape_of(const Problem& p, const Device& device) {
       shape.long_epilogue = p.gate.activation == Activation::kGeluErf;
       shape.narrow_l2 = narrow_l2;
       shape.x_pitch = pitch_of(p, Operand::kX);
+      shape.may_copy_x = may_copy(p, Operand::kX);
       shape.w_pitch = pitch_of(p, Operand::kWGate);
       return shape;
     }
@@ -46,6 +59,7 @@ GemmShape shape_of(const Problem& p, const Device& device) {
       GemmShape shape{p.m, p.d, p.h, GemmKind::kDown, device.sm_count};
       shape.narrow_l2 = narrow_l2;
       shape.x_pitch = pitch_of(p, Operand::kH);
+      shape.may_copy_x = may_copy(p, Operand::kH);
       shape.w_pitch = pitch_of(p, Operand::kWDown);
       return shape;
     }
@@ -117,18 +131,59 @@ void name_config(const KernelConfig& config, std::span<char> out) noexcept {
 
 std::size_t scratch_bytes(const StepView& s) noexcept {
   const auto tiling = detail::config_as<Tiling>(s.config);
-  if (!tiling.is_stream_k()) return 0;
-  return static_cast<std::size_t>(
-      sm90::gemm::stream_k_partial_bytes(shape_of(s.problem, s.device), tiling));
+  const GemmShape shape = shape_of(s.problem, s.device);
+  if (tiling.is_stream_k()) {
+    return static_cast<std::size_t>(sm90::gemm::stream_k_partial_bytes(shape, tiling));
+  }
+  if (!sm90::gemm::copies_x(shape, tiling)) return 0;
+  const OperandSpec x =
+      operand_spec(s.problem, s.problem.op == Op::kGateUp ? Operand::kX : Operand::kH);
+  return static_cast<std::size_t>(x.rows * copy_stride(x));
+}
+
+Status forward(const Step& step, const Tiling& tiling) {
+  return step.problem.op == Op::kGateUp ? sm90::gemm::gate_up(step, tiling)
+                                        : sm90::gemm::down(step, tiling);
+}
+
+// The step with its x, or h, in scratch.
+Status forward_from_copy(const Step& step, const Tiling& tiling) {
+  const bool gate_up = step.problem.op == Op::kGateUp;
+  const OperandSpec x = step.spec(gate_up ? Operand::kX : Operand::kH);
+  const auto stride = static_cast<std::size_t>(copy_stride(x));
+  SLUICE_CUDA_TRY(cudaMemcpy2DAsync(
+      step.scratch, stride, step.pointer(gate_up ? Operand::kX : Operand::kH),
+      static_cast<std::size_t>(x.layout.row_stride_bytes),
+      static_cast<std::size_t>(bytes_of(x.dtype, x.cols)), static_cast<std::size_t>(x.rows),
+      cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(step.stream)));
+  Problem problem = step.problem;
+  Operands operands = step.operands;
+  if (gate_up) {
+    problem.layout.x = Layout{.row_stride_bytes = copy_stride(x)};
+    operands.x = step.scratch;
+  } else {
+    problem.layout.h = Layout{.row_stride_bytes = copy_stride(x)};
+    operands.h = step.scratch;
+  }
+  return forward({.kernel = step.kernel,
+                  .problem = problem,
+                  .operands = operands,
+                  .device = step.device,
+                  .config = step.config,
+                  .scratch = step.scratch,
+                  .header = step.header,
+                  .stream = step.stream},
+                 tiling);
 }
 
 Status launch(const Step& step, const Step* /*next*/) noexcept {
   const auto tiling = detail::config_as<Tiling>(step.config);
   switch (step.problem.op) {
     case Op::kGateUp:
-      return sm90::gemm::gate_up(step, tiling);
     case Op::kDown:
-      return sm90::gemm::down(step, tiling);
+      return sm90::gemm::copies_x(shape_of(step.problem, step.device), tiling)
+                 ? forward_from_copy(step, tiling)
+                 : forward(step, tiling);
     case Op::kGateUpGrad:
       return sm90::gemm::gate_up_grad(step, tiling);
     case Op::kInputGrad:
@@ -167,7 +222,8 @@ std::string describe(const StepView& s) {
     std::snprintf(text + size, room, "%.2f waves on %d SMs",
                   static_cast<double>(tiles) / static_cast<double>(slots), s.device.sm_count);
   }
-  return text;
+  if (!sm90::gemm::copies_x(shape, t)) return text;
+  return std::string("rows of the input copied to whole lines of L2 first; ") + text;
 }
 
 }  // namespace
