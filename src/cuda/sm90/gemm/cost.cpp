@@ -126,6 +126,7 @@ double waves_us(const GemmShape& shape, const Tiling& t) {
   constexpr double kColumnPs = 31.4;   // a weight row on the tensor cores
   constexpr double kStepPs = 678;      // a tile's step of k
   constexpr double kPairStep = 1.041;  // the factor of a step that waits for a partner
+  constexpr double kCooperativePairStep = 1.10;
   constexpr double kBusyPower = 0.369;
   constexpr double kManyRowTiles = 0.105;  // more of an element's time, of 16 row tiles and more
   // An element's watts: beyond a TFLOP the clock falls with what a tile reads.
@@ -148,7 +149,8 @@ double waves_us(const GemmShape& shape, const Tiling& t) {
                                          chip.split_line, chip.split_sector);
   const double read = elements * chip.element_ps * std::pow(busy, kBusyPower) *
                       (1 + kManyRowTiles * std::min(1.0, static_cast<double>(row_tiles) / 16));
-  const double tensor = (t.tile_n * kColumnPs + kStepPs) * (t.cluster == 2 ? kPairStep : 1);
+  const double pair = t.schedule == Schedule::kCooperative ? kCooperativePairStep : kPairStep;
+  const double tensor = (t.tile_n * kColumnPs + kStepPs) * (t.cluster == 2 ? pair : 1);
   const double teraflops = 2e-12 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
                            static_cast<double>(shape.k);
   const double ps = longer_us(tensor, read, 8) + elements * kPowerPs * teraflops / (teraflops + 1);
