@@ -188,7 +188,8 @@ def row_findings(where: str, row: results.Record) -> list[str]:
 
 def form_findings(text: str, file: results.ResultsFile) -> list[str]:
     """Where the text is not what ``sluice.results`` writes: constants in meta, a row a line, digits."""
-    lists = {"rows": file.rows, **({"checks": file.checks} if file.checks else {})}
+    found = {"rows": file.rows, "memory": file.memory, "checks": file.checks}
+    lists = {key: rows for key, rows in found.items() if rows}
     wanted = results.render(file.meta, **lists)
     pairs = itertools.zip_longest(text.split("\n"), wanted.split("\n"), fillvalue="")
     for number, (got, want) in enumerate(pairs, 1):
@@ -202,9 +203,11 @@ def findings(text: str) -> list[str]:
         file = results.parse(text, "file")
     except results.ResultsError as error:
         return [str(error)]
-    if not file.rows:
+    if not file.rows and not file.memory:
         return ["no rows"]
-    out = object_findings("meta", file.meta, META, OPTIONAL_META)
+    # Of `sluice memory`, which runs nothing.
+    timeless = {} if file.rows else {"clocks": "none"}
+    out = object_findings("meta", {**file.meta, **timeless}, META, OPTIONAL_META)
     for i, row in enumerate(file.rows):
         out += row_findings(f"rows[{i}]", row)
     for i, check in enumerate(file.checks):

@@ -15,6 +15,7 @@ from sluice import figures
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs/results.md"
+PUBLISHED = ROOT / "docs/documents.md"
 PINS = (ROOT / "python/requirements.txt").read_text(encoding="utf-8")
 
 
@@ -34,6 +35,14 @@ class Figures(unittest.TestCase):
         made = dict(figures.figures(text, DOCUMENT.parent))
         self.assertEqual(set(re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)), set(made))
         self.assertIn("figures/decode.svg", made)
+        self.assertEqual(check(PUBLISHED, "--check"), (0, ""))
+
+    def test_kv_tokens_are_a_bar_a_model(self) -> None:
+        text = PUBLISHED.read_text(encoding="utf-8")
+        ((target, svg),) = figures.figures(text, PUBLISHED.parent)
+        self.assertIn(f"]({target})", text)
+        self.assertIn("llama-3.1-8b", svg)
+        self.assertIn(">224</text>", svg)
 
     def test_a_drawing_stands_alone(self) -> None:
         text = DOCUMENT.read_text(encoding="utf-8")

@@ -2,7 +2,8 @@
 """Draws the figures of Markdown documents from committed results files. Needs matplotlib, of the
 version in python/requirements.txt: another one may place things elsewhere.
 
-A document names a figure, the rows in it and its title; the SVG file beside it is written:
+A document names a figure, the rows in it and its title; the SVG file beside it is written, of a
+file by ``sluice memory`` the KV tokens that its lines gain, else speed-ups:
 
     <!-- sluice-figure FILE where=op:mlp,baseline:cublaslt_chain figures/decode.svg TITLE -->
 
@@ -44,10 +45,13 @@ def figures(document: str, folder: Path) -> Iterator[tuple[str, str]]:
     ``MarkerError`` and ``ResultsError``."""
     for name, where, target, title in _FIGURE.findall(document):
         file = load(folder / name)
-        rows = [row for row in file.rows if matches(row, where.split(","))]
-        slots = plots.series_styles([model_name(row) for row in rows])
-        baseline = ", ".join(dict.fromkeys(text(row, "baseline") for row in rows))
-        plot = plots.speedup_plot("figure", f"{title}, {file.device}", baseline, rows, slots)
+        kept = [row for row in file.memory or file.rows if matches(row, where.split(","))]
+        if file.memory:
+            plot = plots.kv_tokens_plot("figure", title, kept)
+        else:
+            slots = plots.series_styles([model_name(row) for row in kept])
+            baseline = ", ".join(dict.fromkeys(text(row, "baseline") for row in kept))
+            plot = plots.speedup_plot("figure", f"{title}, {file.device}", baseline, kept, slots)
         if plot is None:
             raise MarkerError(f"{name}: no row is left to draw")
         yield target, _standalone(plot.svg)
