@@ -29,6 +29,9 @@ sm90::gemm::Pitch pitch_of(const Problem& p, Operand id) {
   return sm90::gemm::pitch_of(operand_spec(p, id).layout.row_stride_bytes);
 }
 
+// gate_up's x, or linear's h.
+Operand input_of(const Problem& p) { return p.op == Op::kGateUp ? Operand::kX : Operand::kH; }
+
 std::int64_t copy_stride(const OperandSpec& x) {
   return sm90::gemm::whole_line_stride(bytes_of(x.dtype, x.cols));
 }
@@ -136,9 +139,14 @@ std::size_t scratch_bytes(const StepView& s) noexcept {
     return static_cast<std::size_t>(sm90::gemm::stream_k_partial_bytes(shape, tiling));
   }
   if (!sm90::gemm::copies_x(shape, tiling)) return 0;
-  const OperandSpec x =
-      operand_spec(s.problem, s.problem.op == Op::kGateUp ? Operand::kX : Operand::kH);
+  const OperandSpec x = operand_spec(s.problem, input_of(s.problem));
   return static_cast<std::size_t>(x.rows * copy_stride(x));
+}
+
+// Of a forward GEMM. The pitch is asked first: most launches are done with that.
+bool copies(const Step& step, const Tiling& tiling) {
+  return pitch_of(step.problem, input_of(step.problem)) != sm90::gemm::Pitch::kWholeLines &&
+         sm90::gemm::copies_x(shape_of(step.problem, step.device), tiling);
 }
 
 Status forward(const Step& step, const Tiling& tiling) {
@@ -148,17 +156,15 @@ Status forward(const Step& step, const Tiling& tiling) {
 
 // The step with its x, or h, in scratch.
 Status forward_from_copy(const Step& step, const Tiling& tiling) {
-  const bool gate_up = step.problem.op == Op::kGateUp;
-  const OperandSpec x = step.spec(gate_up ? Operand::kX : Operand::kH);
+  const OperandSpec x = step.spec(input_of(step.problem));
   const auto stride = static_cast<std::size_t>(copy_stride(x));
   SLUICE_CUDA_TRY(cudaMemcpy2DAsync(
-      step.scratch, stride, step.pointer(gate_up ? Operand::kX : Operand::kH),
-      static_cast<std::size_t>(x.layout.row_stride_bytes),
+      step.scratch, stride, step.pointer(x.id), static_cast<std::size_t>(x.layout.row_stride_bytes),
       static_cast<std::size_t>(bytes_of(x.dtype, x.cols)), static_cast<std::size_t>(x.rows),
       cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(step.stream)));
   Problem problem = step.problem;
   Operands operands = step.operands;
-  if (gate_up) {
+  if (x.id == Operand::kX) {
     problem.layout.x = Layout{.row_stride_bytes = copy_stride(x)};
     operands.x = step.scratch;
   } else {
@@ -181,9 +187,7 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
   switch (step.problem.op) {
     case Op::kGateUp:
     case Op::kDown:
-      return sm90::gemm::copies_x(shape_of(step.problem, step.device), tiling)
-                 ? forward_from_copy(step, tiling)
-                 : forward(step, tiling);
+      return copies(step, tiling) ? forward_from_copy(step, tiling) : forward(step, tiling);
     case Op::kGateUpGrad:
       return sm90::gemm::gate_up_grad(step, tiling);
     case Op::kInputGrad:
