@@ -29,7 +29,7 @@ using detail::Step;
 // more tilings and splits of k; above it the two are within 2 %, or this library's own is ahead
 // (docs/kernels/cublaslt.md, section 5).
 constexpr double kMaxFlops = 250e9;
-// An H100's, whose L2 feeds this library's tiles less: cuBLASLt is 3 to 14 % ahead up to 3.6 TFLOP.
+// An H100's, whose L2 feeds this library's tiles less: at random shapes cuBLASLt is 3 % ahead.
 constexpr double kNarrowL2MaxFlops = 3.7e12;
 
 // mlp_grad of so few tokens, whose weights' gradients are mostly what they store, or of so narrow
