@@ -87,6 +87,29 @@ TEST(CudaSm90, WorkspaceHoldsWhatLaunchesLeaveForEachOther) {
   EXPECT_EQ(bytes("512x4096x14336:mlp_grad:save_dg_du:recompute"), kWorkspaceHeaderBytes + kHidden);
 }
 
+TEST(CudaSm90, HasRoomForACopyOfXWhereItMakesOne) {
+  const auto bytes = [](const std::string& text, const char* config) {
+    const Options options{.variant = "cuda.sm90", .config = config};
+    const std::size_t all = plan(problem_of(text), h200(), options).value().workspace_bytes;
+    const std::string op = text.substr(text.find(':') + 1);
+    const ExplainedStep step = step_of(text, h200(), op, options);
+    EXPECT_EQ(all > 0, step.blocks.find("copied to whole lines of L2") != std::string::npos)
+        << text << ": " << step.blocks;
+    return all;
+  };
+  constexpr const char* kGateUp = "gate_up=pp128x192c2g8";
+  EXPECT_EQ(bytes("1024x776x24592:gate_up", kGateUp),
+            kWorkspaceHeaderBytes + std::size_t{1024} * 832 * 2);
+  EXPECT_EQ(bytes("1024x24592x776:down", "down=pp128x192c2g8"),
+            kWorkspaceHeaderBytes + std::size_t{1024} * 832 * 2);
+  EXPECT_EQ(bytes("1024x768x24592:gate_up", kGateUp), 0U);
+  EXPECT_EQ(bytes("1x776x24592:gate_up", kGateUp), 0U);
+  EXPECT_EQ(bytes("0x776x24592:gate_up", kGateUp), 0U);
+  // A copy takes 256 MiB at most.
+  EXPECT_GT(bytes("161319x776x24592:gate_up", kGateUp), 0U);
+  EXPECT_EQ(bytes("161320x776x24592:gate_up", kGateUp), 0U);
+}
+
 TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
   const std::size_t gated =
       cuda::sm90::gemm::ranked({256, 2 * 14336, 4096, GemmKind::kGateUp, gpu::kH200SmCount}, {});

@@ -407,6 +407,9 @@ TEST(GemmConfig, GoldenChoicesOfGrads) {
   // 8 waves of 256: 2048 against 11 waves of 192: 2112.
   EXPECT_EQ(best(dx(8192, 4096, 14336)), "co128x256c2g8");
   EXPECT_EQ(best(dx(4096, 8192, 28672)), "co128x256c2g8");
+  EXPECT_EQ(best(dx(3000, 4096, 14336)), "co128x256c2g8");
+  // Short sums: open epilogues outweigh fuller waves.
+  EXPECT_EQ(best(dx(4096, 4096, 1536)), "pp128x128c2g8");
   // What GpuTraining.MlpGradByEveryTiling takes for 192: 89 tiles, 2 waves, against 133, 3 waves.
   EXPECT_EQ(best(dx(64, 17000, 72)), "pp128x192c2g8");
   EXPECT_EQ(best(dw(2048, 4096, 14336)), "pp128x192c2g8");

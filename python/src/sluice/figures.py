@@ -2,8 +2,8 @@
 """Draws the figures of Markdown documents from committed results files. Needs matplotlib, of the
 version in python/requirements.txt: another one may place things elsewhere.
 
-A document names a figure, the rows in it and its title; the SVG file beside it is written, of a
-file by ``sluice memory`` the KV tokens that its lines gain, else speed-ups:
+A document names a figure, the rows in it and its title; the SVG file beside it is written. For a
+file of ``sluice memory`` it shows the KV tokens gained, for others speed-ups:
 
     <!-- sluice-figure FILE where=op:mlp,baseline:cublaslt_chain figures/decode.svg TITLE -->
 

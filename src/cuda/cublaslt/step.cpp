@@ -26,8 +26,8 @@ using detail::refuse;
 using detail::Step;
 
 // A third of a millisecond of an H200. Below it `down` is a few waves at most, and cuBLASLt has
-// more tilings and splits of k; above it the two are within 2 %, or this library's own is ahead
-// (docs/kernels/cublaslt.md, section 5).
+// more tilings and splits of k; above it the two are within 5 % (docs/kernels/cublaslt.md,
+// section 4).
 constexpr double kMaxFlops = 250e9;
 // An H100's, whose L2 feeds this library's tiles less: at random shapes cuBLASLt is 3 % ahead.
 constexpr double kNarrowL2MaxFlops = 3.7e12;

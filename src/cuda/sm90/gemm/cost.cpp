@@ -123,10 +123,10 @@ double stream_k_us(const GemmShape& shape, const Tiling& t) {
 
 // gate_up and down by whole tiles in waves.
 double waves_us(const GemmShape& shape, const Tiling& t) {
-  constexpr double kColumnPs = 31.4;   // a weight row on the tensor cores
-  constexpr double kStepPs = 678;      // a tile's step of k
-  constexpr double kPairStep = 1.041;  // the factor of a step that waits for a partner
-  constexpr double kCooperativePairStep = 1.10;
+  constexpr double kColumnPs = 31.4;             // a weight row on the tensor cores
+  constexpr double kStepPs = 678;                // a tile's step of k
+  constexpr double kPairStep = 1.041;            // the factor of a step that waits for a partner
+  constexpr double kCooperativePairStep = 1.10;  // at it 20 measured linears are chosen right
   constexpr double kBusyPower = 0.369;
   constexpr double kManyRowTiles = 0.105;  // more of an element's time, of 16 row tiles and more
   // An element's watts: beyond a TFLOP the clock falls with what a tile reads.
@@ -172,7 +172,10 @@ double waves_us(const GemmShape& shape, const Tiling& t) {
 double grad_tile_ps(const GemmShape& shape, const Tiling& t, int cols) {
   constexpr double kElementPs = 28.9;
   const bool shared = t.cluster == 2 || ceil_div(shape.m, t.rows) == 1;
-  const double efficiency = t.tile_n >= 192 ? (shared ? 1.0 : 0.97) : (shared ? 0.955 : 0.5);
+  constexpr double kCooperative = 1.02;  // beside its open epilogues: ten measured dx
+  const double efficiency = t.schedule == Schedule::kCooperative ? kCooperative
+                            : t.tile_n == 192                    ? (shared ? 1.0 : 0.97)
+                                                                 : (shared ? 0.955 : 0.5);
   const double multiply = cols * kTensorPs / efficiency;
   const double stage = (t.rows + static_cast<double>(cols) / t.cluster) * kElementPs;
   return std::max(multiply, stage);
@@ -194,8 +197,14 @@ double grad_waves_ps(const GemmShape& shape, const Tiling& t, const ColumnCut& c
 double grad_waves_us(const GemmShape& shape, const Tiling& t) {
   constexpr double kWeightPs = 57.4;  // from memory
   constexpr double kLaunchUs = 4.0;
+  constexpr double kEpilogueUs = 2.37;  // of 128 weight rows, as forward
   const double memory = static_cast<double>(shape.n) / std::max(1, shape.sm_count) * kWeightPs;
-  return std::max(grad_waves_ps(shape, t, column_cut(shape, t)), memory) *
+  // Cooperative: each tile's epilogue runs beside nothing.
+  const auto waves = static_cast<double>(ceil_div(tiles_of(shape, t), clusters(shape, t)));
+  const double epilogues =
+      t.schedule == Schedule::kCooperative ? waves * kEpilogueUs * t.tile_n / 128 : 0;
+  return epilogues +
+         std::max(grad_waves_ps(shape, t, column_cut(shape, t)), memory) *
              static_cast<double>(shape.k) * 1e-6 +
          kLaunchUs;
 }
@@ -228,7 +237,10 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
 }
 
 bool copies_x(const GemmShape& shape, const Tiling& t) noexcept {
-  if (!shape.may_copy_x || shape.x_pitch == Pitch::kWholeLines || t.is_stream_k()) return false;
+  // Of one row any stride will do.
+  if (shape.m <= 1 || !shape.may_copy_x || shape.x_pitch == Pitch::kWholeLines || t.is_stream_k()) {
+    return false;
+  }
   constexpr double kWorthwhile = 0.97;  // of the time: copies take scratch
   return with_copy_us(shape, t) < kWorthwhile * tiling_us(shape, t);
 }

@@ -24,6 +24,8 @@ concept KernelConfig = requires {
   requires Cfg::kTileN % 32 == 0 && Cfg::kTileN <= 256;  // the WGMMA shapes in ptx/wgmma.cuh
   requires Cfg::kCluster == 1 || Cfg::kCluster == 2;     // 132 SMs divide badly by more
   requires !Cfg::kPingpong || Cfg::kTileN <= 192;        // 2 x N / 2 accumulators a thread
+  // Their consumers are pingpong's, and so are tail tiles.
+  requires !(Cfg::kGateGrad || Cfg::kKind == GemmKind::kWeightGrad) || Cfg::kPingpong;
   requires Cfg::kSmemBytes <= kMaxSmemBytes;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.sm90_gemm: gate_up, down and the products of the backward pass on Hopper's tensor cores,
-// from weights as they lie. One persistent GEMM a launch (kernel.cuh, stream_k/kernel.cuh).
+// from weights as they lie. One persistent GEMM a launch (kernel.cuh, stream_k/kernel.cuh),
+// where copies_x() says so after a copy of x or h.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -37,10 +38,9 @@ std::int64_t copy_stride(const OperandSpec& x) {
 }
 
 bool may_copy(const Problem& p, Operand id) {
-  constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;  // of memory that users count on
+  constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;  // scratch that a caller allocates
   const OperandSpec x = operand_spec(p, id);
-  return x.layout.block_rows == 0 && x.layout.block_cols == 0 &&
-         x.rows * copy_stride(x) <= kMostBytes;
+  return x.rows * copy_stride(x) <= kMostBytes;
 }
 
 GemmShape shape_of(const Problem& p, const Device& device) {
