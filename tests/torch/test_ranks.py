@@ -4,25 +4,21 @@ bookkeeping of peer buffers with symmetric memory that is none. On GPUs: test_ra
 
 import contextlib
 import copy
-import os
-import tempfile
 import types
 import unittest
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from cases import BITS, STEEPEST, Oracle, Weights, gated, worst
+from gloo_ranks import WORLD, run_ranks
 from torch import Tensor
 
 from sluice import ops
 from sluice.nn import GatedMLP
 
-WORLD = 2
 D, H = 24, 40
 
 
@@ -64,18 +60,13 @@ def _summed(x: Tensor, weights: Weights, residual: Tensor, world: int) -> tuple[
     return y, oracle.y_bound + 2.0 ** -BITS[x.dtype] * magnitude, oracle
 
 
-def _rank(rank: int, file: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=WORLD)
-    try:
-        with torch.no_grad():
-            for dtype in (torch.float32, torch.bfloat16, torch.float16):
-                check_values(rank, dtype)
-            check_module(rank)
-        check_errors(rank)
-        check_choice(rank)
-    finally:
-        dist.destroy_process_group()
+def check_all(rank: int) -> None:
+    with torch.no_grad():
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            check_values(rank, dtype)
+        check_module(rank)
+    check_errors(rank)
+    check_choice(rank)
 
 
 def check_values(rank: int, dtype: torch.dtype) -> None:
@@ -129,10 +120,7 @@ def check_errors(rank: int) -> None:
 @unittest.skipUnless(dist.is_available() and dist.is_gloo_available(), "no gloo")
 class OverRanks(unittest.TestCase):
     def test_two_processes(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-            with mock.patch.dict(os.environ, {"PYTHONPATH": path}):
-                mp.spawn(_rank, (os.path.join(folder, "store"),), nprocs=WORLD)
+        run_ranks(check_all)
 
     def test_the_operators_below_refuse_cpus_and_other_numbers_of_ranks(self) -> None:
         weights = Weights(D, H, torch.bfloat16)

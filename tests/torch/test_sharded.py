@@ -3,16 +3,13 @@
 Torch, and ``gate_mul`` on DTensors; the numbers of one process either way."""
 
 import copy
-import os
-import tempfile
 import unittest
 from collections.abc import Callable
-from pathlib import Path
 from unittest import mock
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from gloo_ranks import WORLD, run_ranks
 from test_modules import TOKENS, mlps, randomise, small_model
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -23,8 +20,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import sluice
 from sluice import ops, patching
 from sluice.liger import LigerGELUMulFunction, LigerSiLUMulFunction
-
-WORLD = 2
 
 
 def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -62,13 +57,8 @@ def shard_projections(model: nn.Module, mesh) -> None:
         parallelize_module(mlp, mesh, plan)
 
 
-def _rank(rank: int, file: str, case: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=WORLD)
-    try:
-        CASES[case](init_device_mesh("cpu", (WORLD,)))
-    finally:
-        dist.destroy_process_group()
+def _case(_rank: int, name: str) -> None:
+    CASES[name](init_device_mesh("cpu", (WORLD,)))
 
 
 def _same_as_alone(shard: Callable, mesh, *, patch_first: bool, served: bool, **options) -> None:
@@ -154,11 +144,7 @@ CASES = {
 @unittest.skipUnless(dist.is_available() and dist.is_gloo_available(), "no gloo")
 class Sharded(unittest.TestCase):
     def run_case(self, case: str) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            here = str(Path(__file__).parent)
-            path = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
-            with mock.patch.dict(os.environ, {"PYTHONPATH": path}):
-                mp.spawn(_rank, (os.path.join(folder, "store"), case), nprocs=WORLD)
+        run_ranks(_case, case)
 
     def test_gate_mul_on_dtensors(self) -> None:
         self.run_case("gate_mul")
