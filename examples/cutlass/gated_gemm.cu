@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bf16 GEMM with the gated visitor: checks every instance against fp64 on the host, then times it
-// beside the stock epilogue and beside GEMM + activation.
+// GEMMs with the gated node: checks every instance of this GPU's architecture against fp64 on the
+// host, then times it beside the stock epilogue and beside GEMM + activation.
 //   gated_gemm [--json FILE] [--no-time]
-// Exit code: 0 all checks passed, 1 one failed, 2 usage or no GPU of compute capability 9.0.
+// Exit code: 0 all checks passed, 1 one failed, 2 usage or no GPU of compute capability 9 or 10.0.
 #include <cuda_bf16.h>
+#include <cuda_fp4.h>
 #include <cuda_fp8.h>
 
 #include <algorithm>
@@ -38,7 +39,7 @@ template <class T>
 struct Buffer {
   T* data = nullptr;
   explicit Buffer(std::size_t count) { CUDA_OK(cudaMalloc(&data, count * sizeof(T))); }
-  explicit Buffer(const std::vector<T>& host) : Buffer(host.size()) {
+  explicit Buffer(const std::vector<T>& host) : Buffer(std::max<std::size_t>(host.size(), 1)) {
     CUDA_OK(cudaMemcpy(data, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
   }
   Buffer(const Buffer&) = delete;
@@ -81,33 +82,129 @@ double act(const Instance& it, const sluice::Gate& gate, double g, double u) {
   return sluice::math::gate_mul(plain, g, u);
 }
 
+// An operand as its format stores it, and the values that its bytes mean.
+struct Operand {
+  std::vector<unsigned char> bytes;
+  std::vector<unsigned char> scales;
+  std::vector<float> values;
+};
+
+float e4m3_value(unsigned char code) {
+  __nv_fp8_e4m3 value;
+  value.__x = code;
+  return float(value);
+}
+
+void append_bf16(Operand& to, float v) {
+  const __nv_bfloat16 rounded = __float2bfloat16(v);
+  unsigned char bytes[2];
+  std::memcpy(bytes, &rounded, 2);
+  to.bytes.insert(to.bytes.end(), bytes, bytes + 2);
+  to.values.push_back(__bfloat162float(rounded));
+}
+
+void append_e4m3(Operand& to, float v, float scale) {
+  const __nv_fp8_e4m3 rounded(v / scale);
+  to.bytes.push_back(rounded.__x);
+  to.values.push_back(float(rounded) * scale);
+}
+
+// Two to a byte, the first in its lower half.
+void append_e2m1(Operand& to, float v, float scale) {
+  const __nv_fp4_e2m1 rounded(v / scale);
+  if (to.values.size() % 2 == 0) {
+    to.bytes.push_back(rounded.__x & 15U);
+  } else {
+    to.bytes.back() |= (unsigned char)(rounded.__x << 4U);
+  }
+  to.values.push_back(float(rounded) * scale);
+}
+
+// `rows` of k normal values, of deviation width(row).
+template <class Width>
+Operand draw(const Instance& it, int rows, int k, const std::vector<std::int64_t>& scales_at,
+             std::mt19937& random, const Width& width) {
+  std::normal_distribution<float> normal;
+  Operand out;
+  const int block = it.input == Input::kMxf8 ? 32 : it.input == Input::kNvf4 ? 16 : k;
+  if (!scales_at.empty()) {
+    out.scales.resize(std::size_t(*std::max_element(scales_at.begin(), scales_at.end())) + 1);
+  }
+  for (int row = 0; row < rows; ++row) {
+    float scale = 1;
+    for (int c = 0; c < k; ++c) {
+      if (!scales_at.empty() && c % block == 0) {
+        // The exponent of the width, or its double: scales differ from block to block.
+        const int twice = int(random() & 1U);
+        unsigned char code = 0;
+        if (it.input == Input::kMxf8) {
+          code = (unsigned char)(127 + std::ilogb(width(row)) + twice);
+          scale = std::ldexp(1.0F, int(code) - 127);
+        } else {
+          code = __nv_fp8_e4m3(width(row) * float(1 + twice) / 2).__x;
+          scale = e4m3_value(code);
+        }
+        out.scales[std::size_t(scales_at[std::size_t(row) * (k / block) + c / block])] = code;
+      }
+      const float v = normal(random) * width(row);
+      switch (it.input) {
+        case Input::kBf16:
+          append_bf16(out, v);
+          break;
+        case Input::kE4m3:
+        case Input::kMxf8:
+          append_e4m3(out, v, scale);
+          break;
+        case Input::kNvf4:
+          append_e2m1(out, v, scale);
+          break;
+      }
+    }
+  }
+  return out;
+}
+
+// A sum of k products and a bias: its error as a share of the sum of their sizes. K roundings of
+// 2^-24, and one bit less for what the tensor core truncates; e4m3 on Hopper keeps 13 bits of a sum
+// of 32 products.
+double sum_error(const Instance& it, int k) {
+  if (it.capability == 9 && it.input == Input::kE4m3) return (k / 32 + 2) * std::ldexp(1, -13);
+  return (k + 2) * std::ldexp(1, -23);
+}
+
 // Every out element is compared; padding of rows and rows past M must keep their poison.
 bool check(const Instance& it, int m, int half, int k) {
+  if (it.input != Input::kBf16) k = (k + 127) / 128 * 128;  // whole 16 bytes and blocks
   const int n = 2 * half;
   const bool fp8 = it.output == Output::kGatedE4m3;
+  const bool chain = it.output == Output::kChainBf16;
+  const int columns = chain ? n : half;
   const int element = fp8 ? 1 : 2;
-  const int stride = (half + 15) / 16 * 16 + 32;
+  const int stride = (columns + 31) / 32 * 32 + 32;
   std::mt19937 random(17);
   std::normal_distribution<float> normal;
-  std::vector<__nv_bfloat16> a(std::size_t(m) * k);
-  std::vector<__nv_bfloat16> b(std::size_t(n) * k);
-  std::vector<float> bias(n);
-  const float width = 1 / std::sqrt(float(k));
-  for (auto& v : a) v = __float2bfloat16(normal(random));
   // Gate and up differ in size, so that an exchange of the two shows.
+  std::vector<float> width(n);
+  std::vector<float> bias(n);
   for (int i = 0; i < half; ++i) {
     for (const bool up : {false, true}) {
       const int row = wide_column(it, i, up);
       bias[row] = it.bias ? normal(random) : 0;
-      for (int c = 0; c < k; ++c) {
-        b[std::size_t(row) * k + c] = __float2bfloat16(normal(random) * width * (up ? 3 : 1.5F));
-      }
+      width[row] = (up ? 3.0F : 1.5F) / std::sqrt(float(k));
     }
   }
+  std::vector<std::int64_t> scales_at[2];
+  if (it.scale_offsets != nullptr) {
+    for (const bool of_b : {false, true}) scales_at[of_b] = it.scale_offsets(m, n, k, of_b);
+  }
+  const Operand a = draw(it, m, k, scales_at[0], random, [](int) { return 1.0F; });
+  const Operand b = draw(it, n, k, scales_at[1], random, [&](int row) { return width[row]; });
   const std::size_t bytes = std::size_t(m + 2) * stride * element;
   const unsigned char poison = 0xFF;  // NaN in bf16 and in e4m3
-  Buffer<__nv_bfloat16> d_a(a);
-  Buffer<__nv_bfloat16> d_b(b);
+  Buffer<unsigned char> d_a(a.bytes);
+  Buffer<unsigned char> d_b(b.bytes);
+  Buffer<unsigned char> d_a_scales(a.scales);
+  Buffer<unsigned char> d_b_scales(b.scales);
   Buffer<float> d_bias(bias);
   Buffer<unsigned char> d_out(bytes);
   CUDA_OK(cudaMemset(d_out.data, poison, bytes));
@@ -116,6 +213,8 @@ bool check(const Instance& it, int m, int half, int k) {
             .k = k,
             .a = d_a.data,
             .b = d_b.data,
+            .a_scales = d_a_scales.data,
+            .b_scales = d_b_scales.data,
             .out = d_out.data,
             .out_stride = stride,
             .bias = d_bias.data,
@@ -135,38 +234,35 @@ bool check(const Instance& it, int m, int half, int k) {
   std::vector<unsigned char> out(bytes);
   CUDA_OK(cudaMemcpy(out.data(), d_out.data, bytes, cudaMemcpyDeviceToHost));
 
-  std::vector<float> a_float(a.size());
-  std::vector<float> b_float(b.size());
-  std::transform(a.begin(), a.end(), a_float.begin(), [](auto v) { return __bfloat162float(v); });
-  std::transform(b.begin(), b.end(), b_float.begin(), [](auto v) { return __bfloat162float(v); });
   std::size_t wrong = 0;
   std::size_t touched = 0;
   double worst = 0;  // error as a share of its bound
   for (int r = 0; r < m + 2; ++r) {
     for (int c = 0; c < stride; ++c) {
       const unsigned char* at = &out[(std::size_t(r) * stride + c) * element];
-      if (r >= m || c >= half) {
+      if (r >= m || c >= columns) {
         touched += std::count(at, at + element, poison) != element;
         continue;
       }
       double sum[2] = {};
       double size[2] = {};
-      for (const int up : {0, 1}) {
-        const int row = wide_column(it, c, up != 0);
-        const float* x = &a_float[std::size_t(r) * k];
-        const float* w = &b_float[std::size_t(row) * k];
+      for (int up = 0; up < (chain ? 1 : 2); ++up) {
+        const int row = chain ? c : wide_column(it, c, up != 0);
+        const double scale = chain ? double(call.scale) : 1;
+        const float* x = &a.values[std::size_t(r) * k];
+        const float* w = &b.values[std::size_t(row) * k];
         for (int i = 0; i < k; ++i) {
-          const double product = double(x[i]) * w[i];
+          const double product = scale * x[i] * w[i];
           sum[up] += product;
           size[up] += std::abs(product);
         }
         sum[up] += bias[row];
         size[up] += std::abs(bias[row]);
       }
-      double want = act(it, call.gate, sum[0], sum[1]);
-      // Sums: K roundings of 2^-24, and one bit less for what the tensor core truncates. Gates here
-      // have slopes below 1.2 · 0.75 in g, and are at most |g| + 1 in size: times 1.5 and up + 1.
-      const double sums = (k + 2) * std::ldexp(1, -23);
+      double want = chain ? std::max(sum[0], 0.0) : act(it, call.gate, sum[0], sum[1]);
+      // Gates here have slopes below 1.2 · 0.75 in g, and are at most |g| + 1 in size: times 1.5
+      // and up + 1. A chain has its first term alone.
+      const double sums = sum_error(it, k);
       double bound =
           1.5 * sums * ((std::abs(sum[1]) + 1) * 1.2 * size[0] + (std::abs(sum[0]) + 1) * size[1]) +
           std::ldexp(1, -20) * (std::abs(sum[0]) + 1) * (std::abs(sum[1]) + 1);
@@ -194,24 +290,33 @@ bool check(const Instance& it, int m, int half, int k) {
   return good;
 }
 
-// What follows the stock GEMM: h[m, i] = silu(y[m, 2i]) · y[m, 2i + 1], 16 bytes read a thread.
-__global__ void silu_mul_adjacent(const uint4* y, uint2* h, std::int64_t count) {
+__device__ __nv_bfloat16 stored(float h, __nv_bfloat16) { return __float2bfloat16(h); }
+__device__ __nv_fp8_e4m3 stored(float h, __nv_fp8_e4m3) { return __nv_fp8_e4m3(h); }
+
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T of[4];
+};
+
+// What follows the stock GEMM: h[m, i] = Out(silu(y[m, 2i]) · y[m, 2i + 1]), 16 bytes read a
+// thread.
+template <class Out>
+__global__ void silu_mul_adjacent(const uint4* y, Out* h, std::int64_t count) {
   const std::int64_t at = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= count) return;
   uint4 in = y[at];
   __nv_bfloat162 pairs[4];
   std::memcpy(pairs, &in, 16);
-  __nv_bfloat16 out[4];
+  Four<Out> out;
   for (int i = 0; i < 4; ++i) {
     const float2 v = __bfloat1622float2(pairs[i]);
-    out[i] = __float2bfloat16(sluice::math::activate(sluice::Activation::kSilu, v.x, 1.0F) * v.y);
+    out.of[i] = stored(sluice::math::activate(sluice::Activation::kSilu, v.x, 1.0F) * v.y, Out{});
   }
-  uint2 packed;
-  std::memcpy(&packed, out, 8);
-  h[at] = packed;
+  reinterpret_cast<Four<Out>*>(h)[at] = out;
 }
 
-__global__ void fill(__nv_bfloat16* data, std::int64_t count, unsigned seed, float width) {
+template <class T>
+__global__ void fill(T* data, std::int64_t count, unsigned seed, float width) {
   const std::int64_t step = std::int64_t(gridDim.x) * blockDim.x;
   for (std::int64_t i = std::int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
     // Sum of 4 uniform bytes of a hash: close to normal.
@@ -222,16 +327,40 @@ __global__ void fill(__nv_bfloat16* data, std::int64_t count, unsigned seed, flo
     x *= 0xC2B2AE35U;
     x ^= x >> 16;
     const int sum = int(x & 255) + int((x >> 8) & 255) + int((x >> 16) & 255) + int(x >> 24);
-    data[i] = __float2bfloat16((float(sum) - 510) / 148 * width);
+    data[i] = stored((float(sum) - 510) / 148 * width, T{});
   }
 }
 
-// Medians of interleaved runs. Weights rotate between two copies, each larger than L2.
-void time_all(const char* model, int m, int d, int h, int swizzle, std::FILE* json, bool& first) {
+// What an instance is in the results: its own name, or the baseline that it is.
+std::string row_name(const Instance& it) {
+  if (it.output == Output::kWideE4m3) return "cutlass_identity";
+  if (it.output != Output::kWideBf16) return it.name;
+  return it.input == Input::kBf16 ? "cutlass_act" : "cutlass_act_quantise";
+}
+
+// The shape of a row, and where rows go.
+struct Shape {
+  const char* model;
+  int m;
+  int d;
+  int h;
+};
+struct Report {
+  std::FILE* json = nullptr;
+  bool first = true;
+};
+
+// Medians of interleaved runs of the instances of one input, without scales: kBf16 as T
+// __nv_bfloat16, kE4m3 as __nv_fp8_e4m3. Weights rotate between two copies, each larger than L2.
+template <class T>
+void time_all(Input input, int capability, const Shape& shape, int swizzle, Report& report) {
   constexpr int kRuns = 15;
+  const int m = shape.m;
+  const int d = shape.d;
+  const int h = shape.h;
   const int n = 2 * h;
-  Buffer<__nv_bfloat16> a(std::size_t(m) * d);
-  Buffer<__nv_bfloat16> b(std::size_t(2) * n * d);
+  Buffer<T> a(std::size_t(m) * d);
+  Buffer<T> b(std::size_t(2) * n * d);
   Buffer<__nv_bfloat16> wide(std::size_t(m) * n);
   Buffer<__nv_bfloat16> out(std::size_t(m) * h);
   fill<<<1024, 256>>>(a.data, std::int64_t(m) * d, 1, 1);
@@ -242,29 +371,27 @@ void time_all(const char* model, int m, int d, int h, int swizzle, std::FILE* js
   CUDA_OK(cudaEventCreate(&end));
   struct Row {
     const Instance* instance;
-    std::string name;
     std::unique_ptr<Gemm> gemm[2];
     std::vector<float> us;
   };
   std::vector<Row> rows;
   for (const Instance& it : instances()) {
-    if (it.bias || it.act == Act::kLibrarySilu) continue;
-    if (it.act != Act::kSilu && it.act != Act::kTakeGate) continue;
-    Row row{&it, it.name, {}, {}};
-    if (it.output == Output::kWideBf16) row.name = "cutlass_act";
-    if (it.output == Output::kWideE4m3) row.name = "cutlass_identity";
+    if (it.capability != capability || it.input != input || it.bias) continue;
+    if (it.act != Act::kSilu && it.act != Act::kTakeGate) continue;  // one of each form
+    Row row{&it, {}, {}};
     const bool is_wide = it.output == Output::kWideBf16 || it.output == Output::kWideE4m3;
     for (int copy = 0; copy < 2; ++copy) {
-      row.gemm[copy] = it.make({.m = m,
-                                .n = n,
-                                .k = d,
-                                .a = a.data,
-                                .b = b.data + std::size_t(copy) * n * d,
-                                .out = is_wide ? wide.data : out.data,
-                                .out_stride = is_wide ? n : h,
-                                .swizzle = swizzle});
+      const Call call{.m = m,
+                      .n = n,
+                      .k = d,
+                      .a = a.data,
+                      .b = b.data + std::size_t(copy) * n * d,
+                      .out = is_wide ? wide.data : out.data,
+                      .out_stride = is_wide ? n : h,
+                      .swizzle = swizzle};
+      row.gemm[copy] = it.make(call);
       if (!row.gemm[copy]) {
-        std::fprintf(stderr, "%s: refused\n", row.name.c_str());
+        std::fprintf(stderr, "%s: refused\n", it.name.c_str());
         std::exit(1);
       }
     }
@@ -277,7 +404,7 @@ void time_all(const char* model, int m, int d, int h, int swizzle, std::FILE* js
       if (row.instance->output == Output::kWideBf16) {
         const std::int64_t count = std::int64_t(m) * n / 8;
         silu_mul_adjacent<<<unsigned((count + 255) / 256), 256>>>(
-            reinterpret_cast<const uint4*>(wide.data), reinterpret_cast<uint2*>(out.data), count);
+            reinterpret_cast<const uint4*>(wide.data), reinterpret_cast<T*>(out.data), count);
       }
       CUDA_OK(cudaEventRecord(end));
       CUDA_OK(cudaEventSynchronize(end));
@@ -293,14 +420,15 @@ void time_all(const char* model, int m, int d, int h, int swizzle, std::FILE* js
     const double tflops = 2.0 * m * n * d / us * 1e-6;
     char line[512];
     std::snprintf(line, sizeof line,
-                  "{\"model\": \"%s\", \"m\": %d, \"d\": %d, \"h\": %d, \"swizzle\": %d, "
-                  "\"variant\": \"%s\", \"median_us\": %.1f, \"p10_us\": %.1f, \"p90_us\": %.1f, "
-                  "\"tflops\": %.1f}",
-                  model, m, d, h, swizzle, row.name.c_str(), us, double(row.us[kRuns / 10]),
+                  "{\"model\": \"%s\", \"m\": %d, \"d\": %d, \"h\": %d, \"input\": \"%s\", "
+                  "\"swizzle\": %d, \"variant\": \"%s\", \"median_us\": %.1f, "
+                  "\"p10_us\": %.1f, \"p90_us\": %.1f, \"tflops\": %.1f}",
+                  shape.model, m, d, h, input == Input::kBf16 ? "bf16" : "e4m3", swizzle,
+                  row_name(*row.instance).c_str(), us, double(row.us[kRuns / 10]),
                   double(row.us[kRuns * 9 / 10]), tflops);
     std::printf("%s\n", line);
-    if (json != nullptr) std::fprintf(json, "%s%s", first ? "" : ",\n", line);
-    first = false;
+    if (report.json != nullptr) std::fprintf(report.json, "%s%s", report.first ? "" : ",\n", line);
+    report.first = false;
   }
   CUDA_OK(cudaEventDestroy(begin));
   CUDA_OK(cudaEventDestroy(end));
@@ -314,6 +442,8 @@ bool refuses(const Instance& it, int m, int h, int k) {
                              .k = k,
                              .a = operands.data,
                              .b = operands.data,
+                             .a_scales = operands.data,
+                             .b_scales = operands.data,
                              .out = operands.data,
                              .out_stride = 160});
   std::printf("%s %-24s %dx%dx%d: %s\n", gemm ? "FAIL" : "pass", it.name.c_str(), m, 2 * h, k,
@@ -335,41 +465,50 @@ int main_of(int argc, char** argv) {
     }
   }
   cudaDeviceProp device{};
-  if (cudaGetDeviceProperties(&device, 0) != cudaSuccess || device.major != 9) {
-    std::fprintf(stderr, "no GPU of compute capability 9.0\n");
+  if (cudaGetDeviceProperties(&device, 0) != cudaSuccess ||
+      (device.major != 9 && (device.major != 10 || device.minor != 0))) {
+    std::fprintf(stderr, "no GPU of compute capability 9 or 10.0\n");
     return 2;
   }
   std::printf("%s\n", device.name);
-  bool good = !instances().empty();
+  int checked = 0;
+  bool good = true;
   for (const Instance& it : instances()) {
-    if (it.output != Output::kGatedBf16 && it.output != Output::kGatedE4m3) continue;
+    if (it.capability != device.major) continue;
+    if (it.output == Output::kWideBf16 || it.output == Output::kWideE4m3) continue;
+    ++checked;
     // Half widths are multiples of every chunk; 192 and 320 end inside a tile of 128 columns.
     good &= check(it, 128, 256, 64);
     good &= check(it, 200, 192, 136);
     good &= check(it, 1, 320, 256);
-    if (it.chunk <= 8 && !it.bias) good &= check(it, 77, 144, 72) && refuses(it, 77, 137, 72);
-  }
-  // Sequences of tiles on every CTA: the buffers are used again.
-  for (const Instance& it : instances()) {
-    if (it.name == "visitor_adjacent" || it.name == "visitor_chunk32") {
-      good &= check(it, 2200, 2496, 64);
+    if (it.chunk <= 8 && !it.bias) {
+      if (it.output == Output::kGatedBf16 || it.capability == 9) good &= check(it, 77, 144, 72);
+      good &= refuses(it, 77, 137, it.input == Input::kBf16 ? 72 : 128);
     }
+    // Sequences of tiles on every CTA: the buffers are used again.
+    if (!it.bias && it.act == Act::kSilu) good &= check(it, 2200, 2496, 64);
   }
+  good &= checked > 0;
   if (good && timed) {
-    std::FILE* json = json_path != nullptr ? std::fopen(json_path, "w") : nullptr;
-    if (json_path != nullptr && json == nullptr) {
-      std::perror(json_path);
-      return 2;
+    Report report;
+    if (json_path != nullptr) {
+      report.json = std::fopen(json_path, "w");
+      if (report.json == nullptr) {
+        std::perror(json_path);
+        return 2;
+      }
+      std::fprintf(report.json, "{\"device\": \"%s\", \"rows\": [\n", device.name);
     }
-    if (json != nullptr) std::fprintf(json, "{\"device\": \"%s\", \"rows\": [\n", device.name);
-    bool first = true;
-    for (const int swizzle : {1, 8}) {
-      time_all("llama-3.1-8b", 4096, 4096, 14336, swizzle, json, first);
-      time_all("llama-3.1-70b", 4096, 8192, 28672, swizzle, json, first);
+    for (const Shape& shape :
+         {Shape{"llama-3.1-8b", 4096, 4096, 14336}, Shape{"llama-3.1-70b", 4096, 8192, 28672}}) {
+      for (const int swizzle : {1, 8}) {
+        time_all<__nv_bfloat16>(Input::kBf16, device.major, shape, swizzle, report);
+        time_all<__nv_fp8_e4m3>(Input::kE4m3, device.major, shape, swizzle, report);
+      }
     }
-    if (json != nullptr) {
-      std::fprintf(json, "\n]}\n");
-      std::fclose(json);
+    if (report.json != nullptr) {
+      std::fprintf(report.json, "\n]}\n");
+      std::fclose(report.json);
     }
   }
   std::printf("%s\n", good ? "all checks passed" : "CHECKS FAILED");

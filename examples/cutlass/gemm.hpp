@@ -14,12 +14,21 @@
 
 namespace example {
 
+/// How both operands of the GEMM are stored.
+enum class Input : std::uint8_t {
+  kBf16,
+  kE4m3,  ///< without scales
+  kMxf8,  ///< e4m3, a scale of ue8m0 for 32 elements of a row
+  kNvf4,  ///< e2m1, a scale of ue4m3 for 16
+};
+
 /// What an instance leaves in `out`.
 enum class Output : std::uint8_t {
   kGatedBf16,  ///< [M, N/2] bf16
   kGatedE4m3,  ///< [M, N/2] e4m3
   kWideBf16,   ///< [M, N] bf16: the stock epilogue
   kWideE4m3,   ///< [M, N] e4m3: the stock epilogue, as many bytes as [M, N/2] in bf16
+  kChainBf16,  ///< [M, N] bf16: max(scale · sum + bias, 0), of CUTLASS's own nodes
 };
 
 enum class Act : std::uint8_t {
@@ -34,18 +43,20 @@ enum class Act : std::uint8_t {
   kTakeGate
 };
 
-/// out = epilogue(a · bᵀ): a [M, K] and b [N, K] bf16, row-major and contiguous.
+/// out = epilogue(a · bᵀ): a [M, K] and b [N, K], row-major and contiguous.
 struct Call {
   int m = 0;
   int n = 0;
   int k = 0;
   const void* a = nullptr;
   const void* b = nullptr;
+  const void* a_scales = nullptr;  // read by instances with scales only: Instance::scale_offsets
+  const void* b_scales = nullptr;
   void* out = nullptr;
   std::int64_t out_stride = 0;  // elements from row to row
   const float* bias = nullptr;  // [N]; read by instances with a bias only
   sluice::Gate gate;            // read by kLibrarySilu only
-  float scale = 1;              // read by kGatedE4m3 only
+  float scale = 1;              // read by kGatedE4m3 and kChainBf16 only
   int swizzle = 1;              // of CTAs, as CUTLASS's max_swizzle_size
 };
 
@@ -59,6 +70,8 @@ class Gemm {
 
 struct Instance {
   std::string name;
+  int capability = 9;  // the major one that it runs on: 9 or 10
+  Input input = Input::kBf16;
   Output output = Output::kGatedBf16;
   Act act = Act::kSilu;
   int chunk = 1;
@@ -66,6 +79,9 @@ struct Instance {
   bool bias = false;
   /// Null where CUTLASS cannot implement the call.
   std::unique_ptr<Gemm> (*make)(const Call&) = nullptr;
+  /// Where the scales of a (or b) lie, in bytes: of each row, of each block of its elements. Null
+  /// without scales.
+  std::vector<std::int64_t> (*scale_offsets)(int m, int n, int k, bool of_b) = nullptr;
 };
 
 /// Every instance that the program was linked with.
