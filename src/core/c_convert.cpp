@@ -66,61 +66,113 @@ static_assert(same(SLUICE_REDUCE_NONE, ReduceKind::kNone) &&
 static_assert(sizeof(sluice_error::message) == Error::kMaxMessage &&
               sizeof(sluice_device::name) == sizeof(Device::name));
 
-Norm norm_of(const sluice_norm& c, bool enabled, bool add) {
-  return {.enabled = enabled, .add = add, .eps = c.eps, .weight_offset = c.weight_offset};
+// The members that C and C++ both have, once for both ways: `put` takes C's, C++'s and the count of
+// an enumerator; what may be refused has its name in front.
+template <class C, class Cpp, class Put>
+void each_norm_member(C& c, Cpp& n, const char* enabled, const char* add, Put& put) {
+  put(enabled, c.enabled, n.enabled);
+  put(add, c.add, n.add);
+  put(c.eps, n.eps);
+  put(c.weight_offset, n.weight_offset);
 }
 
-// Where there is none its numbers are an older caller's zeros: they stay the defaults.
-Status convert_reduce(const sluice_reduce& c, Reduce* out) {
-  bool enabled = false;
-  bool add = false;
-  SLUICE_TRY(convert("reduce.kind", c.kind, 2, &out->kind));
-  SLUICE_TRY(convert("reduce.norm.enabled", c.norm.enabled, &enabled));
-  SLUICE_TRY(convert("reduce.norm.add", c.norm.add, &add));
-  out->rank = c.rank;
-  out->world = c.world;
-  if (enabled || add) out->norm = norm_of(c.norm, enabled, add);
-  return {};
+template <class C, class Cpp, class Put>
+void each_problem_member(C& c, Cpp& p, Put& put) {
+  put("op", c.op, p.op, kOpCount);
+  put("x_dtype", c.x_dtype, p.x_dtype, kDTypeCount);
+  put("w_dtype", c.w_dtype, p.w_dtype, kDTypeCount);
+  put("y_dtype", c.y_dtype, p.y_dtype, kDTypeCount);
+  put("dw_dtype", c.dw_dtype, p.dw_dtype, kDTypeCount);
+  put("residual", c.residual, p.residual, 3);
+  put(c.m, p.m);
+  put(c.d, p.d);
+  put(c.h, p.h);
+  put("gate.activation", c.gate.activation, p.gate.activation, kActivationCount);
+  put(c.gate.alpha, p.gate.alpha);
+  put(c.gate.limit, p.gate.limit);
+  put(c.gate.up_offset, p.gate.up_offset);
+  put(c.gate.gate_multiplier, p.gate.gate_multiplier);
+  put(c.gate.output_multiplier, p.gate.output_multiplier);
+  each_norm_member(c.norm, p.norm, "norm.enabled", "norm.add", put);
+  put("bias_gate_up", c.bias_gate_up, p.bias_gate_up);
+  put("bias_down", c.bias_down, p.bias_down);
+  put("save_g_u", c.save_g_u, p.save_g_u);
+  put("recompute", c.recompute, p.recompute);
+  put("accumulate_dw", c.accumulate_dw, p.accumulate_dw);
+  put("save_dg_du", c.save_dg_du, p.save_dg_du);
+  put("weights_static", c.weights_static, p.weights_static);
+  put("round_gate", c.round_gate, p.round_gate);
+  put(c.alignment_bytes, p.alignment_bytes);
+  put("reduce.kind", c.reduce.kind, p.reduce.kind, 2);
+  put(c.reduce.rank, p.reduce.rank);
+  put(c.reduce.world, p.reduce.world);
+  each_norm_member(c.reduce.norm, p.reduce.norm, "reduce.norm.enabled", "reduce.norm.add", put);
 }
+
+template <class C, class Cpp, class Put>
+void each_device_member(C& c, Cpp& d, Put& put) {
+  put("device.backend", c.backend, d.backend, 2);
+  put("device.arch", c.arch, d.arch, static_cast<int>(Arch::kBlackwell) + 1);
+  put(c.ordinal, d.ordinal);
+  put(c.compute_capability, d.compute_capability);
+  put(c.sm_count, d.sm_count);
+  put(c.smem_per_block_bytes, d.smem_per_block_bytes);
+  put("device.cooperative_launch", c.cooperative_launch, d.cooperative_launch);
+  put(c.cublaslt_version, d.cublaslt_version);
+  put(c.driver_version, d.driver_version);
+  put(c.runtime_version, d.runtime_version);
+  put(c.threads, d.threads);
+  put(c.simd_targets, d.simd_targets);
+  put("device.slow_bf16_products", c.slow_bf16_products, d.slow_bf16_products);
+  put(c.l1d_bytes, d.l1d_bytes);
+  put(c.l2_bytes, d.l2_bytes);
+  put(c.l3_bytes, d.l3_bytes);
+  put(c.memory_bytes, d.memory_bytes);
+}
+
+// From C to C++; keeps the first refusal.
+struct FromC {
+  Status status;
+
+  template <class T>
+  void operator()(const T& c, T& cpp) {
+    cpp = c;
+  }
+  void operator()(const char* name, std::int32_t c, bool& cpp) {
+    if (status) status = convert(name, c, &cpp);
+  }
+  template <class E>
+  void operator()(const char* name, std::int32_t c, E& cpp, int count) {
+    if (status) status = convert(name, c, count, &cpp);
+  }
+};
+
+struct ToC {
+  template <class T>
+  void operator()(T& c, const T& cpp) const {
+    c = cpp;
+  }
+  void operator()(const char* /*name*/, std::int32_t& c, bool cpp) const { c = cpp; }
+  template <class E>
+  void operator()(const char* /*name*/, std::int32_t& c, E cpp, int /*count*/) const {
+    c = static_cast<std::int32_t>(cpp);
+  }
+};
+
+// Where there is none its numbers are an older caller's zeros, and the defaults in C++.
+bool has_norm(const Reduce& reduce) { return reduce.norm.enabled || reduce.norm.add; }
 
 }  // namespace
 
 Expected<Problem> to_cpp(const sluice_problem* given) noexcept {
   const auto read_problem = read(given, "problem");
   if (!read_problem) return read_problem.error();
-  const sluice_problem& c = *read_problem;
   Problem p;
-  SLUICE_TRY(convert("op", c.op, kOpCount, &p.op));
-  SLUICE_TRY(convert("x_dtype", c.x_dtype, kDTypeCount, &p.x_dtype));
-  SLUICE_TRY(convert("w_dtype", c.w_dtype, kDTypeCount, &p.w_dtype));
-  SLUICE_TRY(convert("y_dtype", c.y_dtype, kDTypeCount, &p.y_dtype));
-  SLUICE_TRY(convert("dw_dtype", c.dw_dtype, kDTypeCount, &p.dw_dtype));
-  SLUICE_TRY(convert("residual", c.residual, 3, &p.residual));
-  SLUICE_TRY(convert("gate.activation", c.gate.activation, kActivationCount, &p.gate.activation));
-  p.m = c.m;
-  p.d = c.d;
-  p.h = c.h;
-  p.gate.alpha = c.gate.alpha;
-  p.gate.limit = c.gate.limit;
-  p.gate.up_offset = c.gate.up_offset;
-  p.gate.gate_multiplier = c.gate.gate_multiplier;
-  p.gate.output_multiplier = c.gate.output_multiplier;
-  bool norm_enabled = false;
-  bool norm_add = false;
-  SLUICE_TRY(convert("norm.enabled", c.norm.enabled, &norm_enabled));
-  SLUICE_TRY(convert("norm.add", c.norm.add, &norm_add));
-  p.norm = norm_of(c.norm, norm_enabled, norm_add);
-  SLUICE_TRY(convert("bias_gate_up", c.bias_gate_up, &p.bias_gate_up));
-  SLUICE_TRY(convert("bias_down", c.bias_down, &p.bias_down));
-  SLUICE_TRY(convert("save_g_u", c.save_g_u, &p.save_g_u));
-  SLUICE_TRY(convert("recompute", c.recompute, &p.recompute));
-  SLUICE_TRY(convert("accumulate_dw", c.accumulate_dw, &p.accumulate_dw));
-  SLUICE_TRY(convert("save_dg_du", c.save_dg_du, &p.save_dg_du));
-  SLUICE_TRY(convert("weights_static", c.weights_static, &p.weights_static));
-  SLUICE_TRY(convert("round_gate", c.round_gate, &p.round_gate));
-  p.alignment_bytes = c.alignment_bytes;
-  p.layout = std::bit_cast<Layouts>(c.layout);
-  SLUICE_TRY(convert_reduce(c.reduce, &p.reduce));
+  FromC put;
+  each_problem_member(*read_problem, p, put);
+  if (!put.status) return put.status.error();
+  if (!has_norm(p.reduce)) p.reduce.norm = {};
+  p.layout = std::bit_cast<Layouts>(read_problem->layout);
   return p;
 }
 
@@ -129,27 +181,13 @@ Expected<Device> to_cpp(const sluice_device* given) noexcept {
   if (!read_device) return read_device.error();
   const sluice_device& c = *read_device;
   Device d;
-  SLUICE_TRY(convert("device.backend", c.backend, 2, &d.backend));
-  SLUICE_TRY(convert("device.arch", c.arch, static_cast<int>(Arch::kBlackwell) + 1, &d.arch));
+  FromC put;
+  each_device_member(c, d, put);
+  if (!put.status) return put.status.error();
   if (c.cublaslt_version < 0) {
     return make_error(ErrorCode::kInvalidArgument,
                       "device.cublaslt_version: got %d, wanted 0 or more", c.cublaslt_version);
   }
-  d.ordinal = c.ordinal;
-  d.compute_capability = c.compute_capability;
-  d.sm_count = c.sm_count;
-  d.smem_per_block_bytes = c.smem_per_block_bytes;
-  SLUICE_TRY(convert("device.cooperative_launch", c.cooperative_launch, &d.cooperative_launch));
-  d.cublaslt_version = c.cublaslt_version;
-  d.driver_version = c.driver_version;
-  d.runtime_version = c.runtime_version;
-  d.threads = c.threads;
-  d.simd_targets = c.simd_targets;
-  SLUICE_TRY(convert("device.slow_bf16_products", c.slow_bf16_products, &d.slow_bf16_products));
-  d.l1d_bytes = c.l1d_bytes;
-  d.l2_bytes = c.l2_bytes;
-  d.l3_bytes = c.l3_bytes;
-  d.memory_bytes = c.memory_bytes;
   std::memcpy(d.name, c.name, sizeof(d.name));
   d.name[sizeof(d.name) - 1] = '\0';
   return d;
@@ -207,66 +245,22 @@ Expected<Packing> to_cpp(const sluice_packing* given) noexcept {
 }  // namespace sluice::c_api
 
 namespace sluice {
-namespace {
-
-sluice_norm c_norm(const Norm& n) { return {n.enabled, n.add, n.eps, n.weight_offset}; }
-
-}  // namespace
 
 sluice_problem to_c(const Problem& p) noexcept {
   sluice_problem c{};
   c.struct_size = sizeof(c);
-  c.op = static_cast<sluice_op>(p.op);
-  c.x_dtype = static_cast<sluice_dtype>(p.x_dtype);
-  c.w_dtype = static_cast<sluice_dtype>(p.w_dtype);
-  c.y_dtype = static_cast<sluice_dtype>(p.y_dtype);
-  c.dw_dtype = static_cast<sluice_dtype>(p.dw_dtype);
-  c.residual = static_cast<sluice_residual>(p.residual);
-  c.m = p.m;
-  c.d = p.d;
-  c.h = p.h;
-  c.gate = {static_cast<sluice_activation>(p.gate.activation),
-            p.gate.alpha,
-            p.gate.limit,
-            p.gate.up_offset,
-            p.gate.gate_multiplier,
-            p.gate.output_multiplier};
-  c.norm = c_norm(p.norm);
-  c.bias_gate_up = p.bias_gate_up;
-  c.bias_down = p.bias_down;
-  c.save_g_u = p.save_g_u;
-  c.recompute = p.recompute;
-  c.accumulate_dw = p.accumulate_dw;
-  c.save_dg_du = p.save_dg_du;
-  c.weights_static = p.weights_static;
-  c.round_gate = p.round_gate;
-  c.alignment_bytes = p.alignment_bytes;
+  c_api::ToC put;
+  c_api::each_problem_member(c, p, put);
+  if (!c_api::has_norm(p.reduce)) c.reduce.norm = {};
   c.layout = std::bit_cast<sluice_layouts>(p.layout);
-  c.reduce = {static_cast<sluice_reduce_kind>(p.reduce.kind), p.reduce.rank, p.reduce.world, {}};
-  if (p.reduce.norm.enabled || p.reduce.norm.add) c.reduce.norm = c_norm(p.reduce.norm);
   return c;
 }
 
 sluice_device to_c(const Device& d) noexcept {
   sluice_device c{};
   c.struct_size = sizeof(c);
-  c.backend = static_cast<sluice_backend>(d.backend);
-  c.arch = static_cast<std::int32_t>(d.arch);
-  c.ordinal = d.ordinal;
-  c.compute_capability = d.compute_capability;
-  c.sm_count = d.sm_count;
-  c.smem_per_block_bytes = d.smem_per_block_bytes;
-  c.cooperative_launch = d.cooperative_launch;
-  c.cublaslt_version = d.cublaslt_version;
-  c.driver_version = d.driver_version;
-  c.runtime_version = d.runtime_version;
-  c.threads = d.threads;
-  c.simd_targets = d.simd_targets;
-  c.slow_bf16_products = d.slow_bf16_products;
-  c.l1d_bytes = d.l1d_bytes;
-  c.l2_bytes = d.l2_bytes;
-  c.l3_bytes = d.l3_bytes;
-  c.memory_bytes = d.memory_bytes;
+  c_api::ToC put;
+  c_api::each_device_member(c, d, put);
   std::memcpy(c.name, d.name, sizeof(c.name));
   return c;
 }
