@@ -9,7 +9,17 @@
 namespace sluice {
 namespace {
 
-enum class Shape { kMD, kMH, kHD, kDH, kVecD, kVecH };
+// Rows and columns; a vector is one row.
+struct Shape {
+  std::int64_t Problem::*rows;
+  std::int64_t Problem::*cols;
+};
+constexpr Shape kMD{&Problem::m, &Problem::d};
+constexpr Shape kMH{&Problem::m, &Problem::h};
+constexpr Shape kHD{&Problem::h, &Problem::d};
+constexpr Shape kDH{&Problem::d, &Problem::h};
+constexpr Shape kVecD{nullptr, &Problem::d};
+constexpr Shape kVecH{nullptr, &Problem::h};
 
 struct Row {
   Operand id;
@@ -33,9 +43,9 @@ constexpr Row row(Operand id, const char* name, Shape shape, DType Problem::*dty
 
 constexpr Row kRows[] = {
 #define SLUICE_MATRIX(id, member, shape, dtype, layout) \
-  row(Operand::id, #member, Shape::shape, &Problem::dtype, &Layouts::layout, &Operands::member),
+  row(Operand::id, #member, shape, &Problem::dtype, &Layouts::layout, &Operands::member),
 #define SLUICE_VECTOR(id, member, shape, dtype) \
-  row(Operand::id, #member, Shape::shape, &Problem::dtype, nullptr, &Operands::member),
+  row(Operand::id, #member, shape, &Problem::dtype, nullptr, &Operands::member),
 #include "core/operands.inc"
 };
 static_assert(std::size(kRows) == kOperandCount);
@@ -170,30 +180,11 @@ OperandSpec operand_spec(const Problem& p, Operand id) noexcept {
   spec.required = use.required;
   spec.dtype = p.*row.dtype;
   // GGUF keeps vectors in fp32 beside weights in blocks.
-  const bool vector = row.shape == Shape::kVecD || row.shape == Shape::kVecH;
+  const bool vector = row.layout == nullptr;
   if (vector && is_block_type(spec.dtype)) spec.dtype = DType::kF32;
-  switch (row.shape) {
-    case Shape::kMD:
-      spec.rows = p.m, spec.cols = p.d;
-      break;
-    case Shape::kMH:
-      spec.rows = p.m, spec.cols = p.h;
-      break;
-    case Shape::kHD:
-      spec.rows = p.h, spec.cols = p.d;
-      break;
-    case Shape::kDH:
-      spec.rows = p.d, spec.cols = p.h;
-      break;
-    case Shape::kVecD:
-      spec.rows = 1, spec.cols = p.d;
-      break;
-    case Shape::kVecH:
-      spec.rows = 1, spec.cols = p.h;
-      break;
-  }
-  spec.layout =
-      resolved(row.layout == nullptr ? Layout{} : p.layout.*row.layout, spec.cols, spec.dtype);
+  spec.rows = vector ? 1 : p.*row.shape.rows;
+  spec.cols = p.*row.shape.cols;
+  spec.layout = resolved(vector ? Layout{} : p.layout.*row.layout, spec.cols, spec.dtype);
   return spec;
 }
 
@@ -246,22 +237,19 @@ double flops(const Problem& p) noexcept {
   const double gemm =
       2.0 * static_cast<double>(p.m) * static_cast<double>(p.d) * static_cast<double>(p.h);
   switch (p.op) {
-    case Op::kGateUp:
-      return 2 * gemm;
-    case Op::kDown:
-      return gemm;
     case Op::kMlp:
       return 3 * gemm;
-    case Op::kGateMul:
-    case Op::kGateMulGrad:
-      return 0;
+    case Op::kDown:
     case Op::kGateUpGrad:
       return gemm;
     case Op::kMlpGrad:
       return (p.recompute ? 8 : 6) * gemm;  // dh; dx: 2; dw: 3; recompute: 2
+    case Op::kGateUp:
     case Op::kInputGrad:
     case Op::kWeightGrad:
       return 2 * gemm;
+    case Op::kGateMul:
+    case Op::kGateMulGrad:
     case Op::kNorm:
     case Op::kColumnSum:
     case Op::kAllReduce:
