@@ -35,33 +35,21 @@ cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// Everything that the heuristic and the ranking see.
+// Everything that the heuristic and the ranking see: a product at any addresses.
 struct Key {
-  std::int64_t m, n, k, a_stride, b_stride, out_stride, out_step;
-  DType dtype, out_dtype;
-  bool a_transposed, b_transposed, bias, accumulate;
-  int count, device, sm_count;
+  LtProduct product;
+  int device, sm_count;
 
   friend bool operator==(const Key&, const Key&) = default;
 };
 
-Key key_of(const LtProduct& p, const Device& device) {
-  return {.m = p.m,
-          .n = p.n,
-          .k = p.k,
-          .a_stride = p.a.stride_elems,
-          .b_stride = p.b.stride_elems,
-          .out_stride = p.out_stride_elems,
-          .out_step = p.out_step_elems,
-          .dtype = p.dtype,
-          .out_dtype = p.out_dtype,
-          .a_transposed = p.a.transposed,
-          .b_transposed = p.b.transposed,
-          .bias = p.bias != nullptr,
-          .accumulate = p.accumulate,
-          .count = p.count,
-          .device = device.ordinal,
-          .sm_count = device.sm_count};
+Key key_of(const LtProduct& product, const Device& device) {
+  static constexpr char kAnyBias = 0;
+  LtProduct p = product;
+  p.a.base = p.b.base = p.out = nullptr;
+  p.b_step_bytes = 0;
+  if (p.bias != nullptr) p.bias = &kAnyBias;
+  return {p, device.ordinal, device.sm_count};
 }
 
 // The heuristic's answers for a product, ranked: at least one.

@@ -28,6 +28,8 @@ struct LtOperand {
   const void* base = nullptr;
   std::int64_t stride_elems = 0;  ///< from row to row as stored
   bool transposed = false;        ///< stored with the sum's index k along its columns' side
+
+  friend bool operator==(const LtOperand&, const LtOperand&) = default;
 };
 
 /// out[m, n] = Σ_k a(m, k)·b(k, n) + bias(n), fp32 sums, rounded once; added to what is there with
@@ -50,6 +52,8 @@ struct LtProduct {
   int count = 1;
   std::int64_t b_step_bytes = 0;    ///< from b to b; less than a matrix where rows alternate
   std::int64_t out_step_elems = 0;  ///< from out to out; they may alternate, not overlap
+
+  friend bool operator==(const LtProduct&, const LtProduct&) = default;
 };
 
 /// The version of the cuBLASLt that is here, 0 where there is none that a driver of this version
