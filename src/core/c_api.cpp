@@ -6,7 +6,6 @@
 #include <cstring>
 #include <new>
 #include <optional>
-#include <span>
 #include <string>
 #include <type_traits>
 
@@ -273,9 +272,7 @@ sluice_status sluice_plan_init(sluice_plan* out, const sluice_problem* problem,
         if (!made) return report(made.error(), error);
         *out = sluice_plan{};
         auto* const inside = ::new (static_cast<void*>(out)) StoredPlan{kPlanMark, *made, {}};
-        const std::span<const PlannedStep> steps(made->steps.data(),
-                                                 static_cast<std::size_t>(made->step_count));
-        detail::config_text(p.op, steps, inside->config);
+        detail::config_text(p.op, detail::steps_of(*made), inside->config);
         return done(error);
       });
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <string_view>
 
 namespace sluice::detail {
 namespace {
@@ -20,28 +19,11 @@ struct Form {
   bool norm_step;
 
   // The step's own problem.
-  [[nodiscard]] Problem step(Role role) const {
-    return lower(problem, role, norm_step, nullptr, {}).problem;
-  }
-};
-
-struct Roles {
-  std::array<Role, kMaxSteps> at{};
-  std::size_t count = 0;
-  void add(Role role) { at[count++] = role; }
-  [[nodiscard]] const Role* begin() const { return at.data(); }
-  [[nodiscard]] const Role* end() const { return at.data() + count; }
+  [[nodiscard]] Problem step(Role role) const { return step_problem(problem, role, norm_step); }
 };
 
 // What a step may be computed by, the preferred first.
-struct Alternatives {
-  std::array<PlannedStep, kMostAlternatives> at;
-  std::size_t count = 0;
-};
-
-bool is_whole(const Recipe& recipe) { return !recipe.kernels(Role::kWhole).empty(); }
-
-bool reduces(const Problem& p) { return p.reduce.kind != ReduceKind::kNone; }
+using Alternatives = Few<PlannedStep, kMostAlternatives>;
 
 bool may_have_norm(const Problem& p) { return p.op == Op::kGateUp || p.op == Op::kMlp; }
 
@@ -49,61 +31,35 @@ bool may_have_norm(const Problem& p) { return p.op == Op::kGateUp || p.op == Op:
 // tried, until it says that this is enough.
 template <class Visit>
 void for_each_form(const Recipe& recipe, const Problem& p, const Device& device, Visit visit) {
-  const bool may = p.norm.enabled && may_have_norm(p) && !is_whole(recipe);
+  const bool may = p.norm.enabled && may_have_norm(p) && !recipe.is_whole();
   const bool both = may && recipe.norm_yields != nullptr;
   const bool first = may && (!both || !recipe.norm_yields(p, device).empty());
   if (visit(Form{recipe, p, device, first}) || !both) return;
   visit(Form{recipe, p, device, !first});
 }
 
-Roles roles_of(const Form& form) {
+Few<Role, kMaxSteps> roles_of(const Form& form) {
   const Problem& p = form.problem;
-  Roles roles;
-  if (is_whole(form.recipe)) {
+  Few<Role, kMaxSteps> roles;
+  if (form.recipe.is_whole()) {
     roles.add(Role::kWhole);
     return roles;
   }
   if (form.norm_step) roles.add(Role::kNorm);
-  switch (p.op) {
-    case Op::kMlp:
-      roles.add(Role::kGateUp);
-      roles.add(Role::kDown);
-      break;
-    case Op::kGateUp:
-      roles.add(Role::kGateUp);
-      break;
-    case Op::kDown:
-      roles.add(Role::kDown);
-      break;
-    case Op::kGateUpGrad:
-      roles.add(Role::kGateUpGrad);
-      break;
-    case Op::kMlpGrad:
-      if (p.recompute) roles.add(Role::kGateUp);
-      for (const Role role :
-           {Role::kGateUpGrad, Role::kInputGrad, Role::kWeightGrad, Role::kWeightGradDown}) {
-        roles.add(role);
-      }
-      if (p.bias_gate_up) roles.add(Role::kColumnSumGate);
-      if (p.bias_gate_up) roles.add(Role::kColumnSumUp);
-      if (p.bias_down) roles.add(Role::kColumnSumDown);
-      break;
-    case Op::kNorm:
-      roles.add(Role::kNorm);
-      break;
-    case Op::kInputGrad:
-      roles.add(Role::kInputGrad);
-      break;
-    case Op::kWeightGrad:
-      roles.add(Role::kWeightGrad);
-      break;
-    case Op::kColumnSum:
-      roles.add(Role::kColumnSumGate);
-      break;
-    case Op::kGateMul:
-    case Op::kGateMulGrad:
-    case Op::kAllReduce:
-      break;  // only recipes of one kernel have them, or none
+  if (p.op == Op::kMlp) {
+    roles.add(Role::kGateUp);
+    roles.add(Role::kDown);
+  } else if (p.op == Op::kMlpGrad) {
+    if (p.recompute) roles.add(Role::kGateUp);
+    for (const Role role :
+         {Role::kGateUpGrad, Role::kInputGrad, Role::kWeightGrad, Role::kWeightGradDown}) {
+      roles.add(role);
+    }
+    if (p.bias_gate_up) roles.add(Role::kColumnSumGate);
+    if (p.bias_gate_up) roles.add(Role::kColumnSumUp);
+    if (p.bias_down) roles.add(Role::kColumnSumDown);
+  } else {
+    roles.add(role_of(p.op));
   }
   if (reduces(p)) roles.add(Role::kAllReduce);
   return roles;
@@ -113,10 +69,10 @@ Roles roles_of(const Form& form) {
 // that its reason is what stands in the way.
 Reason step_refusal(const Form& form, Role role) {
   const Problem q = form.step(role);
-  Reason reason = refuse("has no kernel for %s", name_of(role, form.problem.op));
-  for (const Kernel* const kernel : form.recipe.kernels(role)) {
-    reason = kernel->ops.contains(q.op) ? kernel->supports(q, form.device)
-                                        : refuse("has no %s", to_string(q.op));
+  Reason reason = refuse("has no %s", name_of(role, form.problem.op));
+  for (const Kernel* const kernel : form.recipe.kernels) {
+    if (!kernel->ops.contains(q.op)) continue;
+    reason = kernel->supports(q, form.device);
     if (reason.empty()) return {};
   }
   return reason;
@@ -131,11 +87,12 @@ Reason form_refusal(const Form& form) {
 
 void append(const Kernel& kernel, const Problem& q, const Device& device, Role role,
             std::size_t most, Alternatives& out) {
-  std::array<KernelConfig, kMaxConfigs> configs;
-  const std::size_t count =
-      std::min(kernel.configs(q, device, std::span(configs).first(most)), most);
+  std::array<KernelConfig, kMaxConfigs> configs{};
+  const std::size_t offered =
+      kernel.configs == nullptr ? 1 : kernel.configs(q, device, std::span(configs).first(most));
+  const std::size_t count = std::min(offered, most);
   for (std::size_t i = 0; i < count && out.count < out.at.size(); ++i) {
-    out.at[out.count++] = {&kernel, configs[i], role};
+    out.add({&kernel, configs[i], role});
   }
 }
 
@@ -145,7 +102,7 @@ Alternatives alternatives(const Form& form, Role role, std::size_t most) {
   const auto yields = form.recipe.yields;
   Alternatives out;
   const auto take = [&](bool yielding) {
-    for (const Kernel* const kernel : form.recipe.kernels(role)) {
+    for (const Kernel* const kernel : form.recipe.kernels) {
       if (!kernel->ops.contains(q.op) || !kernel->supports(q, form.device).empty()) continue;
       const bool is_yielding =
           yields != nullptr && !yields(form.problem, q, form.device, *kernel).empty();
@@ -159,7 +116,7 @@ Alternatives alternatives(const Form& form, Role role, std::size_t most) {
 
 // dw_down has the kernel and config of dw_gate and dw_up, where it can.
 void align_followers(const Form& form, Steps& steps) {
-  for (std::size_t i = 1; i < steps.span().size(); ++i) {
+  for (std::size_t i = 1; i < steps.count; ++i) {
     const PlannedStep& leader = steps.at[i - 1];
     PlannedStep& step = steps.at[i];
     if (step.role != Role::kWeightGradDown || leader.role != Role::kWeightGrad) continue;
@@ -188,7 +145,7 @@ std::size_t paired_choices(const Form& form, std::span<Steps> out) {
       std::min(form.recipe.pairs(form.step(Role::kGateUp), form.step(Role::kDown), form.device,
                                  std::span(pairs).first(most)),
                most);
-  const Kernel* const kernel = form.recipe.kernels(Role::kGateUp).front();
+  const Kernel* const kernel = form.recipe.kernels.front();
   for (std::size_t i = 0; i < std::min(count, out.size()); ++i) {
     out[i] = {};
     if (form.norm_step) out[i].add(alternatives(form, Role::kNorm, 1).at[0]);
@@ -209,7 +166,7 @@ std::size_t form_choices(const Form& form, std::span<Steps> out) {
   };
   put(first);
   if (out.size() <= 1) return count;
-  for (std::size_t i = 0; i < first.span().size(); ++i) {
+  for (std::size_t i = 0; i < first.count; ++i) {
     const Role role = first.at[i].role;
     if (role == Role::kWeightGradDown) continue;
     const Alternatives other = alternatives(form, role, kMaxConfigs);
@@ -223,12 +180,6 @@ std::size_t form_choices(const Form& form, std::span<Steps> out) {
   return count;
 }
 
-// The config of a step in one word.
-std::string_view word_of(const PlannedStep& step, std::span<char> buffer) {
-  step.kernel->name_config(step.config, buffer);
-  return buffer.data();
-}
-
 // Sets the steps that `text` names; false where it names none, or what is not there.
 bool apply(const Form& form, std::string_view text, Steps& steps) {
   bool down_named = false;
@@ -240,16 +191,16 @@ bool apply(const Form& form, std::string_view text, Steps& steps) {
     const std::size_t equals = item.find('=');
     if (equals == std::string_view::npos) return false;
     const std::string_view name = item.substr(0, equals);
-    const auto found = std::find_if(
-        steps.at.begin(), steps.at.begin() + steps.count,
-        [&](const PlannedStep& step) { return name == name_of(step.role, form.problem.op); });
-    if (found == steps.at.begin() + steps.count) return false;
+    auto* const found = std::find_if(steps.begin(), steps.end(), [&](const PlannedStep& step) {
+      return name == name_of(step.role, form.problem.op);
+    });
+    if (found == steps.end()) return false;
     const Alternatives all = alternatives(form, found->role, kMaxConfigs);
     char word[kMaxName];
-    const auto* const match = std::find_if(
-        all.at.data(), all.at.data() + all.count,
-        [&](const PlannedStep& step) { return word_of(step, word) == item.substr(equals + 1); });
-    if (match == all.at.data() + all.count) return false;
+    const auto* const match = std::find_if(all.begin(), all.end(), [&](const PlannedStep& step) {
+      return word_of(step, word) == item.substr(equals + 1);
+    });
+    if (match == all.end()) return false;
     *found = *match;
     down_named = down_named || found->role == Role::kWeightGradDown;
     if (!down_named) align_followers(form, steps);
@@ -264,8 +215,9 @@ Reason refusal(const Recipe& recipe, const Problem& problem, const Device& devic
     return refuse("runs on %s, the device is a %s", to_string(recipe.backend),
                   to_string(device.backend));
   }
-  if (!recipe.ops.contains(problem.op)) return refuse("has no %s", to_string(problem.op));
-  if (reduces(problem) && is_whole(recipe)) return refuse("has no all_reduce");
+  const OpSet& ops = recipe.is_whole() ? recipe.kernels.front()->ops : recipe.ops;
+  if (!ops.contains(problem.op)) return refuse("has no %s", to_string(problem.op));
+  if (reduces(problem) && recipe.is_whole()) return refuse("has no all_reduce");
   Reason reason;
   for_each_form(recipe, problem, device, [&](const Form& form) {
     reason = form_refusal(form);
@@ -299,13 +251,18 @@ std::optional<Steps> find_choice(const Recipe& recipe, const Problem& problem, c
   return found;
 }
 
+std::string_view word_of(const PlannedStep& step, std::span<char> buffer) noexcept {
+  buffer[0] = '\0';
+  if (step.kernel->name_config != nullptr) step.kernel->name_config(step.config, buffer);
+  return buffer.data();
+}
+
 std::size_t config_text(Op op, std::span<const PlannedStep> steps, std::span<char> out) noexcept {
   std::size_t size = 0;
   out[0] = '\0';
   for (const PlannedStep& step : steps) {
-    char word[kMaxName] = "";
-    word_of(step, word);
-    if (word[0] == '\0') continue;
+    char word[kMaxName];
+    if (word_of(step, word).empty()) continue;
     const std::size_t room = out.size() - std::min(out.size(), size);
     const int more = std::snprintf(room == 0 ? nullptr : out.data() + size, room, "%s%s=%s",
                                    size == 0 ? "" : ",", name_of(step.role, op), word);
@@ -326,8 +283,8 @@ std::string passed_over(const Recipe& recipe, const Problem& problem, const Devi
     if (text.empty()) line("norm in gate_up", recipe.norm_yields(problem, device));
   }
   const Problem q = Form{recipe, problem, device, norm_step}.step(step.role);
-  for (const Kernel* const kernel : recipe.kernels(step.role)) {
-    if (kernel == step.kernel) continue;
+  for (const Kernel* const kernel : recipe.kernels) {
+    if (kernel == step.kernel || !kernel->ops.contains(q.op)) continue;
     const Reason refused = kernel->supports(q, device);
     line(kernel->name, refused);
     if (refused.empty() && recipe.yields != nullptr) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "core/lower.hpp"
 
@@ -16,11 +17,12 @@ namespace sluice::detail {
 struct Recipe {
   const char* name;
   Backend backend;
-  OpSet ops;
-  /// The kernels that may compute a step, the preferred first; empty where a step of this recipe
-  /// has none. A recipe that has some for kWhole makes one step of every operator.
-  std::span<const Kernel* const> (*kernels)(Role) noexcept;
-  /// Of a step (its own problem) that `kernel` supports: why the next one of kernels() is expected
+  /// Of those that compute a step's operator the preferred first. A single one makes one step of
+  /// each of its operators.
+  std::span<const Kernel* const> kernels;
+  /// The operators that several kernels make steps of.
+  OpSet ops{};
+  /// Of a step (its own problem) that `kernel` supports: why the next one of kernels is expected
   /// to be faster in this problem (the whole operator's), or nothing. Null: never.
   Reason (*yields)(const Problem&, const Problem& step, const Device&,
                    const Kernel& kernel) noexcept = nullptr;
@@ -28,26 +30,33 @@ struct Recipe {
   /// or nothing. Null: no kernel takes the norm.
   Reason (*norm_yields)(const Problem&, const Device&) noexcept = nullptr;
   /// The configs of gate_up and down that should be tried together, best first, where the two are
-  /// not chosen apart. Writes at most out.size(), returns how many there are. Null: apart.
+  /// not chosen apart; both by the first kernel. Writes at most out.size(), returns how many there
+  /// are. Null: apart.
   std::size_t (*pairs)(const Problem& gate_up, const Problem& down, const Device&,
                        std::span<std::array<KernelConfig, 2>> out) noexcept = nullptr;
   /// Obviously right and slow: the scheduler does not time it beside others.
   bool for_checking = false;
+
+  [[nodiscard]] bool is_whole() const noexcept { return kernels.size() == 1; }
 };
 
 /// All recipes, in the order in which plan() tries them: the first that takes a problem has it.
 [[nodiscard]] std::span<const Recipe> recipes() noexcept;
 
-/// The steps of a plan, chosen.
-struct Steps {
-  std::array<PlannedStep, kMaxSteps> at{};
-  int count = 0;
-  void add(const PlannedStep& step) noexcept { at[static_cast<std::size_t>(count++)] = step; }
-  [[nodiscard]] std::span<const PlannedStep> span() const& noexcept {
-    return std::span(at).first(static_cast<std::size_t>(count));
-  }
-  std::span<const PlannedStep> span() const&& = delete;  // it would outlive its steps
+/// A list of at most kMost values, in place.
+template <class T, std::size_t kMost>
+struct Few {
+  std::array<T, kMost> at{};
+  std::size_t count = 0;
+  void add(const T& value) noexcept { at[count++] = value; }
+  [[nodiscard]] T* begin() noexcept { return at.data(); }
+  [[nodiscard]] T* end() noexcept { return at.data() + count; }
+  [[nodiscard]] const T* begin() const noexcept { return at.data(); }
+  [[nodiscard]] const T* end() const noexcept { return at.data() + count; }
 };
+
+/// The steps of a plan, chosen.
+using Steps = Few<PlannedStep, kMaxSteps>;
 
 /// The most choices that one recipe offers for one problem.
 inline constexpr std::size_t kMaxChoices = 64;
@@ -66,6 +75,9 @@ std::size_t choices(const Recipe& recipe, const Problem& problem, const Device& 
 /// leaves out; nothing where no step has such a config.
 [[nodiscard]] std::optional<Steps> find_choice(const Recipe& recipe, const Problem& problem,
                                                const Device& device, const char* text) noexcept;
+
+/// The config of a step in one word, which `buffer` holds; empty where it has no name.
+std::string_view word_of(const PlannedStep& step, std::span<char> buffer) noexcept;
 
 /// That text, of all steps whose kernel has more than a single config. Returns its length.
 std::size_t config_text(Op op, std::span<const PlannedStep> steps, std::span<char> out) noexcept;

@@ -28,15 +28,15 @@ std::string entry_text(const TuneChoice& entry) {
 
 std::vector<ExplainedStep> explained_steps(const Plan& plan) {
   std::vector<ExplainedStep> out;
-  const std::span steps(plan.steps.data(), static_cast<std::size_t>(plan.step_count));
+  const auto steps = detail::steps_of(plan);
   const bool norm_step = detail::has_norm_step(steps);
   for (const PlannedStep& step : steps) {
-    const Problem q = detail::lower(plan.problem, step.role, norm_step, nullptr, {}).problem;
-    char config[kMaxName] = "";
-    step.kernel->name_config(step.config, std::span(config));
+    const Problem q = detail::step_problem(plan.problem, step.role, norm_step);
+    char config[kMaxName];
     // With no tokens there is nothing to cut.
     out.push_back(
-        {detail::name_of(step.role, plan.problem.op), step.kernel->name, config,
+        {detail::name_of(step.role, plan.problem.op), step.kernel->name,
+         std::string(detail::word_of(step, config)),
          detail::passed_over(*plan.recipe, plan.problem, plan.device, step, norm_step),
          q.m == 0 ? "" : step.kernel->describe({q, plan.device, step.config, plan.threads})});
   }
@@ -86,7 +86,7 @@ std::vector<std::string> config_names(const char* variant, const Problem& proble
   const std::size_t count = std::min(all->size(), detail::choices(*recipe, problem, device, *all));
   for (std::size_t i = 0; i < count; ++i) {
     char text[kMaxConfig];
-    detail::config_text(problem.op, (*all)[i].span(), text);
+    detail::config_text(problem.op, (*all)[i], text);
     names.emplace_back(text);
   }
   return names;

@@ -82,10 +82,12 @@ struct Kernel {
   /// Nothing, or why it does not take a problem of these operators.
   Reason (*supports)(const Problem&, const Device&) noexcept;
   /// The configs for a supported problem, the one expected to be the fastest first. Writes at most
-  /// out.size() of them and returns how many there are.
-  std::size_t (*configs)(const Problem&, const Device&, std::span<KernelConfig> out) noexcept;
-  /// A config in one word: "pp128x192c2g8". Unique among the kernels of a recipe's step.
-  void (*name_config)(const KernelConfig&, std::span<char> out) noexcept;
+  /// out.size() of them and returns how many there are. Null for a single one, all zeros.
+  std::size_t (*configs)(const Problem&, const Device&,
+                         std::span<KernelConfig> out) noexcept = nullptr;
+  /// A config in one word: "pp128x192c2g8". Unique among the kernels of a recipe's step. Null where
+  /// it has no name.
+  void (*name_config)(const KernelConfig&, std::span<char> out) noexcept = nullptr;
   /// Enqueues the step, or on a CPU does it. Operands are checked and m > 0. `next` is the step
   /// behind it, or null: its weights may be fetched early.
   Status (*launch)(const Step& step, const Step* next) noexcept;

@@ -3,9 +3,40 @@
 #include "core/lower.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace sluice::detail {
 namespace {
+
+// What a part of an operator is by itself.
+struct RoleRow {
+  Role role;
+  Op op;
+  const char* name;
+};
+constexpr RoleRow kRoles[] = {
+    {Role::kNorm, Op::kNorm, "norm"},
+    {Role::kGateUp, Op::kGateUp, "gate_up"},
+    {Role::kDown, Op::kDown, "down"},
+    {Role::kGateUpGrad, Op::kGateUpGrad, "gate_up_grad"},
+    {Role::kInputGrad, Op::kInputGrad, "input_grad"},
+    {Role::kWeightGrad, Op::kWeightGrad, "weight_grad"},
+    {Role::kWeightGradDown, Op::kWeightGrad, "weight_grad_down"},
+    {Role::kColumnSumGate, Op::kColumnSum, "column_sum_gate"},
+    {Role::kColumnSumUp, Op::kColumnSum, "column_sum_up"},
+    {Role::kColumnSumDown, Op::kColumnSum, "column_sum_down"},
+    {Role::kAllReduce, Op::kAllReduce, "all_reduce"},
+};
+
+// kWhole, which is 0, has no row.
+constexpr const RoleRow& row_of(Role role) { return kRoles[static_cast<std::size_t>(role) - 1]; }
+
+constexpr bool in_order() {
+  return std::all_of(std::begin(kRoles), std::end(kRoles),
+                     [](const RoleRow& row) { return &row == &row_of(row.role); });
+}
+static_assert(in_order() && std::size(kRoles) == static_cast<std::size_t>(Role::kAllReduce),
+              "kRoles is indexed by Role");
 
 // Rows of h and n in scratch, which begin at a line of L2: a GEMM's stages then read whole ones.
 std::int64_t scratch_row_bytes(const Problem& p, std::int64_t cols) {
@@ -17,31 +48,49 @@ Layout scratch_rows(const Problem& p, std::int64_t cols) {
   return {.row_stride_bytes = scratch_row_bytes(p, cols)};
 }
 
-// dg and du where a backward pass keeps them: operands, or the halves of scratch's rows.
-Layout hidden_grad_layout(const Problem& p) {
-  if (p.save_dg_du) return p.layout.dg_du;
-  return {.row_stride_bytes = 2 * p.h * size_bytes(p.x_dtype)};
-}
+// An operator whose steps are asked for.
+struct Whole {
+  const Problem& problem;
+  const Operands& given;
+  bool sum_given;
+  const ScratchParts<void*>& scratch;
+};
 
+// dg and du where a backward pass keeps them: operands, or the halves of scratch's rows.
 struct HiddenGrads {
+  Layout layout;
   void* dg;
   void* du;
 };
 
-HiddenGrads hidden_grads(const Problem& p, const Operands& given, void* scratch) {
-  if (p.save_dg_du) return {given.dg, given.du};
-  char* const base = static_cast<char*>(scratch);
-  return {base, base == nullptr ? nullptr : base + p.h * size_bytes(p.x_dtype)};
+HiddenGrads hidden_grads(const Whole& whole) {
+  const Problem& p = whole.problem;
+  if (p.save_dg_du) return {p.layout.dg_du, whole.given.dg, whole.given.du};
+  const std::int64_t half_bytes = p.h * size_bytes(p.x_dtype);
+  char* const base = static_cast<char*>(whole.scratch.dg_du);
+  return {
+      {.row_stride_bytes = 2 * half_bytes}, base, base == nullptr ? nullptr : base + half_bytes};
 }
 
-bool reduces(const Problem& p) { return p.reduce.kind != ReduceKind::kNone; }
+void bind_hidden_grads(const Whole& whole, Lowered& step) {
+  const auto [layout, dg, du] = hidden_grads(whole);
+  step.problem.layout.dg_du = layout;
+  step.operands.dg = dg, step.operands.du = du;
+}
+
+// dy as the left side of a product or the summand of down's gradients.
+void bind_dy(const Whole& whole, Lowered& step) {
+  step.problem.h = whole.problem.d;
+  step.problem.layout.dg_du = whole.problem.layout.dy;
+  step.operands.dg = const_cast<void*>(whole.given.dy);
+}
 
 bool keeps_sum(const Problem& p) { return p.norm.add && p.residual == Residual::kNormInput; }
 
 // What all steps have of the whole; flags that only some operators know are off.
-Problem part_of(const Problem& p, Op op) {
+Problem part_of(const Problem& p, Role role) {
   Problem q = p;
-  q.op = op;
+  q.op = row_of(role).op;
   q.norm = {};
   q.residual = Residual::kNone;
   q.reduce = {};
@@ -52,30 +101,31 @@ Problem part_of(const Problem& p, Op op) {
   return q;
 }
 
-Lowered lower_norm(const Problem& p, const Operands& given, bool sum_given,
-                   const ScratchParts<void*>& scratch) {
-  Lowered step{part_of(p, Op::kNorm), {}};
+void bind_norm(const Whole& whole, Lowered& step) {
+  const auto& [p, given, sum_given, scratch] = whole;
   step.problem.norm = p.norm;
-  step.problem.y_dtype = p.x_dtype;
-  step.problem.layout.y = scratch_rows(p, p.d);
-  step.operands.x = given.x;
   step.operands.x_residual = given.x_residual;
   step.operands.norm_weight = given.norm_weight;
-  step.operands.y = scratch.n;
   step.operands.x_sum = given.x_sum;
   if (!sum_given && keeps_sum(p)) {
     step.problem.layout.x_sum = {};
     step.operands.x_sum = scratch.r;
   }
-  return step;
 }
 
-Lowered lower_gate_up(const Problem& p, bool norm_step, const Operands& given, bool sum_given,
-                      const ScratchParts<void*>& scratch) {
-  Lowered step{part_of(p, Op::kGateUp), {}};
-  Problem& q = step.problem;
+void lower_norm(const Whole& whole, Lowered& step) {
+  const Problem& p = whole.problem;
+  bind_norm(whole, step);
+  step.problem.y_dtype = p.x_dtype;
+  step.problem.layout.y = scratch_rows(p, p.d);
+  step.operands.x = whole.given.x;
+  step.operands.y = whole.scratch.n;
+}
+
+void lower_gate_up(const Whole& whole, bool norm_step, Lowered& step) {
+  const auto& [p, given, sum_given, scratch] = whole;
+  auto& [q, o] = step;
   q.bias_gate_up = p.bias_gate_up;
-  Operands& o = step.operands;
   o.x = norm_step ? scratch.n : given.x;
   o.w_gate = given.w_gate, o.w_up = given.w_up;
   o.b_gate = given.b_gate, o.b_up = given.b_up;
@@ -85,34 +135,27 @@ Lowered lower_gate_up(const Problem& p, bool norm_step, const Operands& given, b
     o.h = scratch.h;
   }
   if (p.op == Op::kMlpGrad) {
+    const auto [layout, dg, du] = hidden_grads(whole);
     q.save_g_u = true;
-    q.layout.g_u = hidden_grad_layout(p);
-    const auto [dg, du] = hidden_grads(p, given, scratch.dg_du);
+    q.layout.g_u = layout;
     o.g = dg, o.u = du;
-    return step;
+    return;
   }
   q.save_g_u = p.save_g_u;
   o.g = given.g, o.u = given.u;
-  if (norm_step) q.layout.x = scratch_rows(p, p.d);
-  if (norm_step || !p.norm.enabled) return step;
-  q.norm = p.norm;
-  o.x_residual = given.x_residual;
-  o.norm_weight = given.norm_weight;
-  o.x_sum = given.x_sum;
-  if (!sum_given && keeps_sum(p)) {
-    q.layout.x_sum = {};
-    o.x_sum = scratch.r;
+  if (norm_step) {
+    q.layout.x = scratch_rows(p, p.d);
+  } else if (p.norm.enabled) {
+    bind_norm(whole, step);
   }
-  return step;
 }
 
 // What is added to the product, in the step that writes the operator's y.
-void bind_y(const Problem& p, const Operands& given, bool sum_given,
-            const ScratchParts<void*>& scratch, Lowered& step) {
-  Problem& q = step.problem;
+void bind_y(const Whole& whole, Lowered& step) {
+  const auto& [p, given, sum_given, scratch] = whole;
+  auto& [q, o] = step;
   q.bias_down = p.bias_down;
   q.residual = p.residual;
-  Operands& o = step.operands;
   o.b_down = given.b_down;
   o.residual = given.residual;
   o.y = given.y;
@@ -123,161 +166,107 @@ void bind_y(const Problem& p, const Operands& given, bool sum_given,
   o.residual = !p.norm.add ? given.x : sum_given ? given.x_sum : scratch.r;
 }
 
-Lowered lower_down(const Problem& p, const Operands& given, bool sum_given,
-                   const ScratchParts<void*>& scratch) {
-  Lowered step{part_of(p, Op::kDown), {}};
-  Operands& o = step.operands;
-  o.h = given.h;
+void lower_down(const Whole& whole, Lowered& step) {
+  const Problem& p = whole.problem;
+  auto& [q, o] = step;
+  o.h = whole.given.h;
   if (p.op != Op::kDown) {
-    o.h = scratch.h;
-    step.problem.layout.h = scratch_rows(p, p.h);
+    o.h = whole.scratch.h;
+    q.layout.h = scratch_rows(p, p.h);
   }
-  o.w_down = given.w_down;
+  o.w_down = whole.given.w_down;
   if (reduces(p)) {  // n is read by now
-    o.y = scratch.n;
-    step.problem.layout.y = {};
+    o.y = whole.scratch.n;
+    q.layout.y = {};
   } else {
-    bind_y(p, given, sum_given, scratch, step);
+    bind_y(whole, step);
   }
-  return step;
 }
 
-Lowered lower_all_reduce(const Problem& p, const Operands& given, bool sum_given,
-                         const ScratchParts<void*>& scratch) {
-  Lowered step{part_of(p, Op::kAllReduce), {}};
-  step.problem.reduce = p.reduce;
+void lower_all_reduce(const Whole& whole, Lowered& step) {
+  step.problem.reduce = whole.problem.reduce;
   step.problem.layout.x = {};
-  step.operands.x = scratch.n;
-  step.operands.next_norm_weight = given.next_norm_weight;
-  step.operands.y_norm = given.y_norm;
-  bind_y(p, given, sum_given, scratch, step);
-  return step;
+  step.operands.x = whole.scratch.n;
+  step.operands.next_norm_weight = whole.given.next_norm_weight;
+  step.operands.y_norm = whole.given.y_norm;
+  bind_y(whole, step);
 }
 
-Lowered lower_gate_up_grad(const Problem& p, const Operands& given,
-                           const ScratchParts<void*>& scratch) {
-  Lowered step{part_of(p, Op::kGateUpGrad), {}};
-  step.problem.layout.dg_du = hidden_grad_layout(p);
-  step.problem.layout.h = scratch_rows(p, p.h);
-  const auto [dg, du] = hidden_grads(p, given, scratch.dg_du);
-  Operands& o = step.operands;
+void lower_gate_up_grad(const Whole& whole, Lowered& step) {
+  const auto& [p, given, sum_given, scratch] = whole;
+  auto& [q, o] = step;
+  bind_hidden_grads(whole, step);
+  q.layout.h = scratch_rows(p, p.h);
   o.dy = given.dy;
   o.w_down = given.w_down;
-  o.dg = dg, o.du = du;
   o.g = given.g, o.u = given.u;
   o.h = given.dw_down == nullptr ? nullptr : scratch.h;
   if (p.recompute) {  // gate_up left them there, and h
-    step.problem.layout.g_u = step.problem.layout.dg_du;
-    o.g = dg, o.u = du;
+    q.layout.g_u = q.layout.dg_du;
+    o.g = o.dg, o.u = o.du;
     o.h = nullptr;
   }
-  return step;
 }
 
-Lowered lower_input_grad(const Problem& p, const Operands& given,
-                         const ScratchParts<void*>& scratch) {
-  Lowered step{part_of(p, Op::kInputGrad), {}};
-  step.problem.layout.dg_du = hidden_grad_layout(p);
-  const auto [dg, du] = hidden_grads(p, given, scratch.dg_du);
-  Operands& o = step.operands;
-  o.dg = dg, o.du = du;
-  o.w_gate = given.w_gate, o.w_up = given.w_up;
-  o.dx = given.dx;
-  return step;
+void lower_input_grad(const Whole& whole, Lowered& step) {
+  bind_hidden_grads(whole, step);
+  step.operands.w_gate = whole.given.w_gate, step.operands.w_up = whole.given.w_up;
+  step.operands.dx = whole.given.dx;
 }
 
-Lowered lower_weight_grad(const Problem& p, bool down, const Operands& given,
-                          const ScratchParts<void*>& scratch) {
-  Lowered step{part_of(p, Op::kWeightGrad), {}};
-  Problem& q = step.problem;
+void lower_weight_grad(const Whole& whole, Lowered& step) {
+  bind_hidden_grads(whole, step);
+  step.problem.accumulate_dw = whole.problem.accumulate_dw;
+  step.operands.x = whole.given.x;
+  step.operands.dw_gate = whole.given.dw_gate, step.operands.dw_up = whole.given.dw_up;
+}
+
+// The left side is dy, the right one h.
+void lower_weight_grad_down(const Whole& whole, Lowered& step) {
+  const Problem& p = whole.problem;
+  auto& [q, o] = step;
+  bind_dy(whole, step);
   q.accumulate_dw = p.accumulate_dw;
-  Operands& o = step.operands;
-  if (down) {  // the left side is dy, the right one h
-    q.h = p.d, q.d = p.h;
-    q.layout.dg_du = p.layout.dy;
-    q.layout.x = scratch_rows(p, p.h);
-    q.layout.dw_gate_up = p.layout.dw_down;
-    o.dg = const_cast<void*>(given.dy);
-    o.x = scratch.h;
-    o.dw_gate = given.dw_down;
-    return step;
-  }
-  q.layout.dg_du = hidden_grad_layout(p);
-  const auto [dg, du] = hidden_grads(p, given, scratch.dg_du);
-  o.dg = dg, o.du = du;
-  o.x = given.x;
-  o.dw_gate = given.dw_gate, o.dw_up = given.dw_up;
-  return step;
+  q.d = p.h;
+  q.layout.x = scratch_rows(p, p.h);
+  q.layout.dw_gate_up = p.layout.dw_down;
+  o.x = whole.scratch.h;
+  o.dw_gate = whole.given.dw_down;
 }
 
-Lowered lower_column_sum(const Problem& p, Role role, const Operands& given,
-                         const ScratchParts<void*>& scratch) {
-  Lowered step{part_of(p, Op::kColumnSum), {}};
-  Problem& q = step.problem;
-  q.accumulate_dw = p.accumulate_dw;
+void lower_column_sum(const Whole& whole, Role role, Lowered& step) {
+  const Operands& given = whole.given;
   Operands& o = step.operands;
+  step.problem.accumulate_dw = whole.problem.accumulate_dw;
   if (role == Role::kColumnSumDown) {
-    q.h = p.d;
-    q.layout.dg_du = p.layout.dy;
-    o.dg = const_cast<void*>(given.dy);
+    bind_dy(whole, step);
     o.db_gate = given.db_down;
-    return step;
+    return;
   }
-  q.layout.dg_du = hidden_grad_layout(p);
-  const auto [dg, du] = hidden_grads(p, given, scratch.dg_du);
+  const auto [layout, dg, du] = hidden_grads(whole);
+  step.problem.layout.dg_du = layout;
   o.dg = role == Role::kColumnSumGate ? dg : du;
   o.db_gate = role == Role::kColumnSumGate ? given.db_gate : given.db_up;
-  return step;
 }
 
 // Whether the step is all of the operator.
 bool is_all(const Problem& p, Role role, bool norm_step) {
-  switch (role) {
-    case Role::kWhole:
-      return true;
-    case Role::kNorm:
-      return p.op == Op::kNorm;
-    case Role::kGateUp:
-      return p.op == Op::kGateUp && !norm_step;
-    case Role::kDown:
-      return p.op == Op::kDown && !reduces(p);
-    case Role::kAllReduce:
-      return false;
-    default:
-      return p.op != Op::kMlpGrad;
-  }
+  if (role == Role::kWhole) return true;
+  if (row_of(role).op != p.op) return false;
+  return !(role == Role::kGateUp && norm_step) && !(role == Role::kDown && reduces(p));
 }
 
 }  // namespace
 
+Role role_of(Op op) noexcept {
+  const auto* const row = std::find_if(std::begin(kRoles), std::end(kRoles),
+                                       [op](const RoleRow& r) { return r.op == op; });
+  return row == std::end(kRoles) ? Role::kWhole : row->role;
+}
+
 const char* name_of(Role role, Op op) noexcept {
-  switch (role) {
-    case Role::kWhole:
-      return to_string(op);
-    case Role::kNorm:
-      return "norm";
-    case Role::kGateUp:
-      return "gate_up";
-    case Role::kDown:
-      return "down";
-    case Role::kGateUpGrad:
-      return "gate_up_grad";
-    case Role::kInputGrad:
-      return "input_grad";
-    case Role::kWeightGrad:
-      return "weight_grad";
-    case Role::kWeightGradDown:
-      return "weight_grad_down";
-    case Role::kColumnSumGate:
-      return op == Op::kColumnSum ? "column_sum" : "column_sum_gate";
-    case Role::kColumnSumUp:
-      return "column_sum_up";
-    case Role::kColumnSumDown:
-      return "column_sum_down";
-    case Role::kAllReduce:
-      return "all_reduce";
-  }
-  return "invalid role";
+  // Of column_sum the step is the whole.
+  return role == Role::kWhole || row_of(role).op == op ? to_string(op) : row_of(role).name;
 }
 
 Lowered lower(const Problem& p, Role role, bool norm_step, const Operands* given,
@@ -285,26 +274,47 @@ Lowered lower(const Problem& p, Role role, bool norm_step, const Operands* given
   static constexpr Operands kNone{};
   const Operands& operands = given == nullptr ? kNone : *given;
   if (is_all(p, role, norm_step)) return {p, operands};
-  const bool sum_given = given == nullptr || given->x_sum != nullptr;
+  const Whole whole{p, operands, given == nullptr || given->x_sum != nullptr, scratch};
+  Lowered step{part_of(p, role), {}};
   switch (role) {
     case Role::kNorm:
-      return lower_norm(p, operands, sum_given, scratch);
+      lower_norm(whole, step);
+      break;
     case Role::kGateUp:
-      return lower_gate_up(p, norm_step, operands, sum_given, scratch);
+      lower_gate_up(whole, norm_step, step);
+      break;
     case Role::kDown:
-      return lower_down(p, operands, sum_given, scratch);
+      lower_down(whole, step);
+      break;
     case Role::kGateUpGrad:
-      return lower_gate_up_grad(p, operands, scratch);
+      lower_gate_up_grad(whole, step);
+      break;
     case Role::kInputGrad:
-      return lower_input_grad(p, operands, scratch);
+      lower_input_grad(whole, step);
+      break;
     case Role::kWeightGrad:
+      lower_weight_grad(whole, step);
+      break;
     case Role::kWeightGradDown:
-      return lower_weight_grad(p, role == Role::kWeightGradDown, operands, scratch);
+      lower_weight_grad_down(whole, step);
+      break;
     case Role::kAllReduce:
-      return lower_all_reduce(p, operands, sum_given, scratch);
+      lower_all_reduce(whole, step);
+      break;
     default:
-      return lower_column_sum(p, role, operands, scratch);
+      lower_column_sum(whole, role, step);
   }
+  return step;
+}
+
+bool reduces(const Problem& p) noexcept { return p.reduce.kind != ReduceKind::kNone; }
+
+Problem step_problem(const Problem& p, Role role, bool norm_step) noexcept {
+  return lower(p, role, norm_step, nullptr, {}).problem;
+}
+
+std::span<const PlannedStep> steps_of(const Plan& plan) noexcept {
+  return std::span(plan.steps).first(static_cast<std::size_t>(plan.step_count));
 }
 
 bool has_norm_step(std::span<const PlannedStep> steps) noexcept {
@@ -328,7 +338,7 @@ ScratchParts<std::size_t> scratch_bytes(const Problem& p, const Device& device, 
   }
   for (const PlannedStep& step : steps) {
     if (step.kernel->scratch_bytes == nullptr) continue;
-    const Problem q = lower(p, step.role, norm_step, nullptr, {}).problem;
+    const Problem q = step_problem(p, step.role, norm_step);
     bytes.kernel =
         std::max(bytes.kernel, step.kernel->scratch_bytes({q, device, step.config, threads}));
   }

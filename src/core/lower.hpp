@@ -29,6 +29,9 @@ enum class Role : std::uint8_t {
 /// "gate_up": a step as configs and explain() name it. kWhole has its operator's name.
 [[nodiscard]] const char* name_of(Role role, Op op) noexcept;
 
+/// The part that computes this operator by itself; kWhole where there is none.
+[[nodiscard]] Role role_of(Op op) noexcept;
+
 /// A step's own problem and operands.
 struct Lowered {
   Problem problem;
@@ -39,6 +42,15 @@ struct Lowered {
 /// Without `given` (at planning) optional operands count as given.
 [[nodiscard]] Lowered lower(const Problem& problem, Role role, bool norm_step,
                             const Operands* given, const ScratchParts<void*>& scratch) noexcept;
+
+/// The step's own problem, at planning.
+[[nodiscard]] Problem step_problem(const Problem& problem, Role role, bool norm_step) noexcept;
+
+/// Whether ranks add their parts of y: down is then followed by kAllReduce.
+[[nodiscard]] bool reduces(const Problem& problem) noexcept;
+
+/// A plan's steps.
+[[nodiscard]] std::span<const PlannedStep> steps_of(const Plan& plan) noexcept;
 
 /// Whether the steps begin with a launch of the norm.
 [[nodiscard]] bool has_norm_step(std::span<const PlannedStep> steps) noexcept;

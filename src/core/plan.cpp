@@ -28,7 +28,7 @@ Expected<Steps> choose_steps(const Recipe& recipe, const Problem& problem, const
   }
   if (config == nullptr) return first[0];
   char text[kMaxConfig];
-  config_text(problem.op, first[0].span(), text);
+  config_text(problem.op, first[0], text);
   return make_error(
       ErrorCode::kInvalidArgument,
       "config: got \"%s\", wanted one that %s offers for this problem, such as \"%s\"", config,
@@ -135,7 +135,7 @@ Expected<Choice> choose(const Problem& problem, const Device& device, const Opti
 // Offsets of the parts of scratch, and the workspace's size.
 void lay_out(Plan& plan) {
   if (plan.problem.m == 0) return;
-  const std::span steps(plan.steps.data(), static_cast<std::size_t>(plan.step_count));
+  const auto steps = steps_of(plan);
   const auto bytes = scratch_bytes(plan.problem, plan.device, plan.threads, steps);
   std::size_t used = 0;
   const auto place = [&](std::size_t part, std::size_t& offset) {
@@ -150,7 +150,7 @@ void lay_out(Plan& plan) {
   plan.workspace_bytes = used == 0 ? 0 : kWorkspaceHeaderBytes + used;
   for (const PlannedStep& step : steps) {
     if (step.kernel->peer_bytes == nullptr) continue;
-    const Problem q = lower(plan.problem, step.role, has_norm_step(steps), nullptr, {}).problem;
+    const Problem q = step_problem(plan.problem, step.role, has_norm_step(steps));
     plan.peer_bytes = step.kernel->peer_bytes({q, plan.device, step.config, plan.threads});
   }
 }
@@ -180,14 +180,14 @@ Expected<Plan> make_plan(const Problem& problem, const Device& device, const Opt
   plan.device = device;
   plan.recipe = choice->recipe;
   plan.steps = choice->steps.at;
-  plan.step_count = choice->steps.count;
+  plan.step_count = static_cast<int>(choice->steps.count);
   plan.source = choice->source;
   plan.threads = threads_of(device, options);
   plan.executor = options.executor;
   lay_out(plan);
   if (options.log != nullptr) {
     char text[kMaxConfig];
-    config_text(problem.op, choice->steps.span(), text);
+    config_text(problem.op, choice->steps, text);
     log(options, "%s %lldx%lldx%lld: %s, config %s, %s", to_string(problem.op),
         static_cast<long long>(problem.m), static_cast<long long>(problem.d),
         static_cast<long long>(problem.h), plan.recipe->name, text, to_string(plan.source));
@@ -204,8 +204,7 @@ const char* Plan::variant_name() const noexcept { return recipe == nullptr ? "" 
 
 std::string Plan::config_name() const {
   char text[kMaxConfig];
-  const std::span<const PlannedStep> all(steps.data(), static_cast<std::size_t>(step_count));
-  detail::config_text(problem.op, all, text);
+  detail::config_text(problem.op, detail::steps_of(*this), text);
   return text;
 }
 

@@ -41,7 +41,6 @@ DIRECTIONS: list[tuple[str, tuple[str, ...]]] = [
 ]
 # The doors to the backends, and what a C handle opens.
 DOORS = {
-    "src/core/kernels.cpp": ("cpu/", "cuda/"),
     "src/core/recipes.cpp": ("cpu/", "cuda/"),
     "src/core/run.cpp": ("cuda/host/device.hpp",),
     "src/core/c_api.cpp": ("tune/c_scheduler.hpp",),
