@@ -329,11 +329,6 @@ class Reference {
 
 detail::Reason supports(const Problem&, const Device&) noexcept { return {}; }
 
-std::size_t configs(const Problem&, const Device&, std::span<KernelConfig> out) noexcept {
-  if (!out.empty()) out[0] = {};
-  return 1;
-}
-
 void name_config(const KernelConfig&, std::span<char> out) noexcept {
   std::snprintf(out.data(), out.size(), "fp64");
 }
@@ -375,7 +370,6 @@ const detail::Kernel kReference = {
     .backend = Backend::kCpu,
     .ops = detail::OpSet::all(),
     .supports = supports,
-    .configs = configs,
     .name_config = name_config,
     .launch = launch,
     .describe = describe,

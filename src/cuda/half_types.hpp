@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels on tensor cores refuse alike.
+// What several kernels refuse alike.
 #pragma once
 
 #include "core/kernel.hpp"
 
 namespace sluice::cuda {
+
+/// A device older than what the portable kernels are compiled for.
+[[nodiscard]] inline detail::Reason capability_refusal(const Device& device) noexcept {
+  if (device.compute_capability >= 75) return {};
+  return detail::refuse("needs compute capability 7.5, the device has %d.%d",
+                        device.compute_capability / 10, device.compute_capability % 10);
+}
 
 /// Anything but bf16 or fp16, the same in every operand; weight and bias gradients have a type of
 /// their own.

@@ -46,10 +46,10 @@ extern const detail::Kernel kAllReduce;
 // elementwise/step.cpp: gate_mul and its gradient at the speed of memory.
 extern const detail::Kernel kElementwise;
 
-// simt/column_sum_step.cpp: sums over tokens, any type and layout.
+// simt/step.cpp: sums over tokens, any type and layout.
 extern const detail::Kernel kColumnSum;
 
-// simt/step.cpp: CUDA cores, any GPU from sm_75, any shape, layout and alignment.
+// CUDA cores, any GPU from sm_75, any shape, layout and alignment.
 extern const detail::Kernel kSimt;
 
 }  // namespace sluice::cuda

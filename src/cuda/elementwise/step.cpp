@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "cuda/elementwise/gate_mul.hpp"
+#include "cuda/half_types.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "math/gate.hpp"
 
@@ -25,10 +26,7 @@ bool in_col_blocks(const OperandSpec& spec) {
 }
 
 detail::Reason supports(const Problem& p, const Device& device) noexcept {
-  if (device.compute_capability < 75) {
-    return refuse("needs compute capability 7.5, the device has %d.%d",
-                  device.compute_capability / 10, device.compute_capability % 10);
-  }
+  if (detail::Reason reason = capability_refusal(device); !reason.empty()) return reason;
   if (p.x_dtype == DType::kF64) return refuse("x_dtype is fp64; computes in fp32");
   for (const Operand id : kOperands) {
     const OperandSpec spec = operand_spec(p, id);

@@ -17,10 +17,7 @@ using norm::Rows;
 
 Reason supports(const Problem& p, const Device& device) noexcept {
   constexpr std::int64_t kUnit = 16;  // bytes of an access
-  if (device.compute_capability < 75) {
-    return refuse("needs compute capability 7.5, the device has %d.%d",
-                  device.compute_capability / 10, device.compute_capability % 10);
-  }
+  if (Reason reason = capability_refusal(device); !reason.empty()) return reason;
   if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
   if (p.d > norm::kMaxCols || p.d % 8 != 0) {
     return refuse("d is %lld, the norm takes multiples of 8 up to %lld",
@@ -42,11 +39,6 @@ Reason supports(const Problem& p, const Device& device) noexcept {
     }
   }
   return {};
-}
-
-std::size_t configs(const Problem&, const Device&, std::span<KernelConfig> out) noexcept {
-  if (!out.empty()) out[0] = {};
-  return 1;
 }
 
 void name_config(const KernelConfig&, std::span<char> out) noexcept {
@@ -83,7 +75,6 @@ const detail::Kernel kNorm = {
     .backend = Backend::kCuda,
     .ops = {Op::kNorm},
     .supports = supports,
-    .configs = configs,
     .name_config = name_config,
     .launch = launch,
     .describe = describe,

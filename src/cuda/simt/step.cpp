@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.simt: every operator from one GEMM and three elementwise kernels, on any GPU from sm_75, for
 // any shape, layout and alignment. Right before quick; see docs/kernels/simt.md. It makes one step
-// of an operator, since what its kernels leave to each other has types of its own.
+// of an operator, since what its kernels leave to each other has types of its own. cuda.column_sum:
+// the gradient of a bias, summed over tokens, for recipes that have no kernel of their own for it.
 #include <array>
 #include <cstdio>
 
+#include "cuda/half_types.hpp"
 #include "cuda/host/workspace.hpp"
 #include "cuda/kernel_rows.hpp"
-#include "cuda/simt/views.hpp"
+#include "cuda/simt/kernels.hpp"
 
 namespace sluice::cuda {
 namespace {
@@ -103,7 +105,7 @@ class Launcher {
             weight_grad(Operand::kDwGate, view(Operand::kDg), p_.h, view(Operand::kX), p_.d));
         return weight_grad(Operand::kDwUp, view(Operand::kDu), p_.h, view(Operand::kX), p_.d);
       case Op::kColumnSum:
-        return simt::launch_column_sum(device_, simt::column_sum(step_), stream_);
+        return bias_grad(Operand::kDbGate, view(Operand::kDg), p_.h);
       case Op::kAllReduce:
         break;
     }
@@ -111,7 +113,11 @@ class Launcher {
   }
 
  private:
-  [[nodiscard]] View view(Operand id) const { return simt::view_of(step_, id); }
+  // An operand. Without a base where it is absent.
+  [[nodiscard]] View view(Operand id) const {
+    const OperandSpec spec = step_.spec(id);
+    return {static_cast<char*>(step_.pointer(id)), spec.layout, spec.dtype};
+  }
 
   Status gemm(const GemmParams& params, Tile tile) const {
     return simt::launch_gemm(device_, tile, params, stream_);
@@ -281,6 +287,22 @@ class Launcher {
   Stream stream_;
 };
 
+// What has no type of bf16, fp16 or fp32.
+detail::Reason supports(const Problem& problem, const Device& device) noexcept {
+  if (detail::Reason reason = capability_refusal(device); !reason.empty()) return reason;
+  for (const OperandSpec& spec : operand_specs(problem)) {
+    if (spec.access == Access::kUnused) continue;
+    if (spec.dtype == DType::kF64) {
+      return detail::refuse("%s is fp64; accumulates in fp32", spec.name);
+    }
+    if (is_block_type(spec.dtype)) {
+      return detail::refuse("%s is in blocks of %s; takes bf16, fp16 and fp32", spec.name,
+                            to_string(spec.dtype));
+    }
+  }
+  return {};
+}
+
 std::size_t configs(const Problem& problem, const Device& /*device*/,
                     std::span<KernelConfig> out) noexcept {
   const Tile first = problem.m <= kLowTileRows ? Tile::k16x64x32 : Tile::k64x64x16;
@@ -308,36 +330,31 @@ std::string describe(const detail::StepView& s) {
          ", one launch after the other";
 }
 
-}  // namespace
-
-detail::Reason simt::type_refusal(const Problem& problem, const Device& device) noexcept {
-  if (device.compute_capability < 75) {
-    return detail::refuse("needs compute capability 7.5, the device has %d.%d",
-                          device.compute_capability / 10, device.compute_capability % 10);
-  }
-  for (const OperandSpec& spec : operand_specs(problem)) {
-    if (spec.access == Access::kUnused) continue;
-    if (spec.dtype == DType::kF64) {
-      return detail::refuse("%s is fp64; accumulates in fp32", spec.name);
-    }
-    if (is_block_type(spec.dtype)) {
-      return detail::refuse("%s is in blocks of %s; takes bf16, fp16 and fp32", spec.name,
-                            to_string(spec.dtype));
-    }
-  }
-  return {};
+std::string describe_column_sum(const detail::StepView& s) {
+  return "a thread a column, " + std::to_string(s.problem.h) + " columns";
 }
+
+}  // namespace
 
 const detail::Kernel kSimt = {
     .name = "cuda.simt",
     .backend = Backend::kCuda,
     .ops = detail::OpSet::all(),
-    .supports = simt::type_refusal,
+    .supports = supports,
     .configs = configs,
     .name_config = name_config,
     .launch = launch,
     .describe = describe,
     .scratch_bytes = scratch_bytes,
+};
+
+const detail::Kernel kColumnSum = {
+    .name = "cuda.column_sum",
+    .backend = Backend::kCuda,
+    .ops = {Op::kColumnSum},
+    .supports = supports,
+    .launch = launch,
+    .describe = describe_column_sum,
 };
 
 }  // namespace sluice::cuda
