@@ -8,36 +8,6 @@
 namespace sluice::detail {
 namespace {
 
-// What a part of an operator is by itself.
-struct RoleRow {
-  Role role;
-  Op op;
-  const char* name;
-};
-constexpr RoleRow kRoles[] = {
-    {Role::kNorm, Op::kNorm, "norm"},
-    {Role::kGateUp, Op::kGateUp, "gate_up"},
-    {Role::kDown, Op::kDown, "down"},
-    {Role::kGateUpGrad, Op::kGateUpGrad, "gate_up_grad"},
-    {Role::kInputGrad, Op::kInputGrad, "input_grad"},
-    {Role::kWeightGrad, Op::kWeightGrad, "weight_grad"},
-    {Role::kWeightGradDown, Op::kWeightGrad, "weight_grad_down"},
-    {Role::kColumnSumGate, Op::kColumnSum, "column_sum_gate"},
-    {Role::kColumnSumUp, Op::kColumnSum, "column_sum_up"},
-    {Role::kColumnSumDown, Op::kColumnSum, "column_sum_down"},
-    {Role::kAllReduce, Op::kAllReduce, "all_reduce"},
-};
-
-// kWhole, which is 0, has no row.
-constexpr const RoleRow& row_of(Role role) { return kRoles[static_cast<std::size_t>(role) - 1]; }
-
-constexpr bool in_order() {
-  return std::all_of(std::begin(kRoles), std::end(kRoles),
-                     [](const RoleRow& row) { return &row == &row_of(row.role); });
-}
-static_assert(in_order() && std::size(kRoles) == static_cast<std::size_t>(Role::kAllReduce),
-              "kRoles is indexed by Role");
-
 // Rows of h and n in scratch, which begin at a line of L2: a GEMM's stages then read whole ones.
 std::int64_t scratch_row_bytes(const Problem& p, std::int64_t cols) {
   constexpr std::int64_t kLineBytes = 128;
@@ -51,6 +21,7 @@ Layout scratch_rows(const Problem& p, std::int64_t cols) {
 // An operator whose steps are asked for.
 struct Whole {
   const Problem& problem;
+  bool norm_step;
   const Operands& given;
   bool sum_given;
   const ScratchParts<void*>& scratch;
@@ -87,22 +58,8 @@ void bind_dy(const Whole& whole, Lowered& step) {
 
 bool keeps_sum(const Problem& p) { return p.norm.add && p.residual == Residual::kNormInput; }
 
-// What all steps have of the whole; flags that only some operators know are off.
-Problem part_of(const Problem& p, Role role) {
-  Problem q = p;
-  q.op = row_of(role).op;
-  q.norm = {};
-  q.residual = Residual::kNone;
-  q.reduce = {};
-  q.bias_gate_up = q.bias_down = false;
-  q.save_g_u = q.recompute = q.accumulate_dw = q.save_dg_du = false;
-  // Parts of scratch keep no promise beyond this.
-  q.alignment_bytes = std::min<std::int64_t>(p.alignment_bytes, 16);
-  return q;
-}
-
 void bind_norm(const Whole& whole, Lowered& step) {
-  const auto& [p, given, sum_given, scratch] = whole;
+  const auto& [p, norm_step, given, sum_given, scratch] = whole;
   step.problem.norm = p.norm;
   step.operands.x_residual = given.x_residual;
   step.operands.norm_weight = given.norm_weight;
@@ -122,8 +79,8 @@ void lower_norm(const Whole& whole, Lowered& step) {
   step.operands.y = whole.scratch.n;
 }
 
-void lower_gate_up(const Whole& whole, bool norm_step, Lowered& step) {
-  const auto& [p, given, sum_given, scratch] = whole;
+void lower_gate_up(const Whole& whole, Lowered& step) {
+  const auto& [p, norm_step, given, sum_given, scratch] = whole;
   auto& [q, o] = step;
   q.bias_gate_up = p.bias_gate_up;
   o.x = norm_step ? scratch.n : given.x;
@@ -152,7 +109,7 @@ void lower_gate_up(const Whole& whole, bool norm_step, Lowered& step) {
 
 // What is added to the product, in the step that writes the operator's y.
 void bind_y(const Whole& whole, Lowered& step) {
-  const auto& [p, given, sum_given, scratch] = whole;
+  const auto& [p, norm_step, given, sum_given, scratch] = whole;
   auto& [q, o] = step;
   q.bias_down = p.bias_down;
   q.residual = p.residual;
@@ -193,7 +150,7 @@ void lower_all_reduce(const Whole& whole, Lowered& step) {
 }
 
 void lower_gate_up_grad(const Whole& whole, Lowered& step) {
-  const auto& [p, given, sum_given, scratch] = whole;
+  const auto& [p, norm_step, given, sum_given, scratch] = whole;
   auto& [q, o] = step;
   bind_hidden_grads(whole, step);
   q.layout.h = scratch_rows(p, p.h);
@@ -234,19 +191,68 @@ void lower_weight_grad_down(const Whole& whole, Lowered& step) {
   o.dw_gate = whole.given.dw_down;
 }
 
-void lower_column_sum(const Whole& whole, Role role, Lowered& step) {
-  const Operands& given = whole.given;
-  Operands& o = step.operands;
+void lower_column_sum_gate(const Whole& whole, Lowered& step) {
+  bind_hidden_grads(whole, step);
   step.problem.accumulate_dw = whole.problem.accumulate_dw;
-  if (role == Role::kColumnSumDown) {
-    bind_dy(whole, step);
-    o.db_gate = given.db_down;
-    return;
-  }
-  const auto [layout, dg, du] = hidden_grads(whole);
-  step.problem.layout.dg_du = layout;
-  o.dg = role == Role::kColumnSumGate ? dg : du;
-  o.db_gate = role == Role::kColumnSumGate ? given.db_gate : given.db_up;
+  step.operands.db_gate = whole.given.db_gate;
+}
+
+void lower_column_sum_up(const Whole& whole, Lowered& step) {
+  bind_hidden_grads(whole, step);
+  step.problem.accumulate_dw = whole.problem.accumulate_dw;
+  step.operands.dg = step.operands.du;
+  step.operands.db_gate = whole.given.db_up;
+}
+
+void lower_column_sum_down(const Whole& whole, Lowered& step) {
+  bind_dy(whole, step);
+  step.problem.accumulate_dw = whole.problem.accumulate_dw;
+  step.operands.db_gate = whole.given.db_down;
+}
+
+// What a part of an operator is by itself.
+struct RoleRow {
+  Role role;
+  Op op;
+  const char* name;
+  void (*lower)(const Whole&, Lowered&);
+};
+constexpr RoleRow kRoles[] = {
+    {Role::kNorm, Op::kNorm, "norm", lower_norm},
+    {Role::kGateUp, Op::kGateUp, "gate_up", lower_gate_up},
+    {Role::kDown, Op::kDown, "down", lower_down},
+    {Role::kGateUpGrad, Op::kGateUpGrad, "gate_up_grad", lower_gate_up_grad},
+    {Role::kInputGrad, Op::kInputGrad, "input_grad", lower_input_grad},
+    {Role::kWeightGrad, Op::kWeightGrad, "weight_grad", lower_weight_grad},
+    {Role::kWeightGradDown, Op::kWeightGrad, "weight_grad_down", lower_weight_grad_down},
+    {Role::kColumnSumGate, Op::kColumnSum, "column_sum_gate", lower_column_sum_gate},
+    {Role::kColumnSumUp, Op::kColumnSum, "column_sum_up", lower_column_sum_up},
+    {Role::kColumnSumDown, Op::kColumnSum, "column_sum_down", lower_column_sum_down},
+    {Role::kAllReduce, Op::kAllReduce, "all_reduce", lower_all_reduce},
+};
+
+// kWhole, which is 0, has no row.
+constexpr const RoleRow& row_of(Role role) { return kRoles[static_cast<std::size_t>(role) - 1]; }
+
+constexpr bool in_order() {
+  return std::all_of(std::begin(kRoles), std::end(kRoles),
+                     [](const RoleRow& row) { return &row == &row_of(row.role); });
+}
+static_assert(in_order() && std::size(kRoles) == static_cast<std::size_t>(Role::kAllReduce),
+              "kRoles is indexed by Role");
+
+// What all steps have of the whole; flags that only some operators know are off.
+Problem part_of(const Problem& p, Op op) {
+  Problem q = p;
+  q.op = op;
+  q.norm = {};
+  q.residual = Residual::kNone;
+  q.reduce = {};
+  q.bias_gate_up = q.bias_down = false;
+  q.save_g_u = q.recompute = q.accumulate_dw = q.save_dg_du = false;
+  // Parts of scratch keep no promise beyond this.
+  q.alignment_bytes = std::min<std::int64_t>(p.alignment_bytes, 16);
+  return q;
 }
 
 // Whether the step is all of the operator.
@@ -274,36 +280,10 @@ Lowered lower(const Problem& p, Role role, bool norm_step, const Operands* given
   static constexpr Operands kNone{};
   const Operands& operands = given == nullptr ? kNone : *given;
   if (is_all(p, role, norm_step)) return {p, operands};
-  const Whole whole{p, operands, given == nullptr || given->x_sum != nullptr, scratch};
-  Lowered step{part_of(p, role), {}};
-  switch (role) {
-    case Role::kNorm:
-      lower_norm(whole, step);
-      break;
-    case Role::kGateUp:
-      lower_gate_up(whole, norm_step, step);
-      break;
-    case Role::kDown:
-      lower_down(whole, step);
-      break;
-    case Role::kGateUpGrad:
-      lower_gate_up_grad(whole, step);
-      break;
-    case Role::kInputGrad:
-      lower_input_grad(whole, step);
-      break;
-    case Role::kWeightGrad:
-      lower_weight_grad(whole, step);
-      break;
-    case Role::kWeightGradDown:
-      lower_weight_grad_down(whole, step);
-      break;
-    case Role::kAllReduce:
-      lower_all_reduce(whole, step);
-      break;
-    default:
-      lower_column_sum(whole, role, step);
-  }
+  const bool sum_given = given == nullptr || given->x_sum != nullptr;
+  const RoleRow& row = row_of(role);
+  Lowered step{part_of(p, row.op), {}};
+  row.lower({p, norm_step, operands, sum_given, scratch}, step);
   return step;
 }
 
