@@ -226,26 +226,6 @@ class Call {
             .stream = stream_,
             .peers = peers_};
   }
-  // Whether nobody asks for what the step makes.
-  [[nodiscard]] bool is_skipped(int i) const {
-    const Operands& o = operands_;
-    switch (at(i).role) {
-      case detail::Role::kInputGrad:
-        return o.dx == nullptr;
-      case detail::Role::kWeightGrad:
-        return o.dw_gate == nullptr && o.dw_up == nullptr;
-      case detail::Role::kWeightGradDown:
-        return o.dw_down == nullptr;
-      case detail::Role::kColumnSumGate:
-        return o.db_gate == nullptr;
-      case detail::Role::kColumnSumUp:
-        return o.db_up == nullptr;
-      case detail::Role::kColumnSumDown:
-        return o.db_down == nullptr;
-      default:
-        return false;
-    }
-  }
 
  private:
   const Plan& plan_;
@@ -256,6 +236,21 @@ class Call {
   void* header_ = nullptr;
   ScratchParts<void*> scratch_{};
 };
+
+// Whether nobody asks for what the step makes.
+bool is_skipped(const detail::Lowered& step) {
+  const Operands& o = step.operands;
+  switch (step.problem.op) {
+    case Op::kInputGrad:
+      return o.dx == nullptr;
+    case Op::kWeightGrad:
+      return o.dw_gate == nullptr && o.dw_up == nullptr;
+    case Op::kColumnSum:
+      return o.db_gate == nullptr;
+    default:
+      return false;
+  }
+}
 
 // Launches the steps from `first` to in front of `end`.
 Status launch(const Plan& plan, const Operands& operands, const Workspace& workspace, Stream stream,
@@ -273,9 +268,9 @@ Status launch(const Plan& plan, const Operands& operands, const Workspace& works
   for (int i = first; i < end; ++i) {
     const bool last = i + 1 == end;
     const detail::Lowered following = last ? detail::Lowered{} : call.lower(i + 1);
-    if (!call.is_skipped(i)) {
+    if (!is_skipped(lowered)) {
       const detail::Step step = call.step(i, lowered);
-      if (last || call.is_skipped(i + 1)) {
+      if (last || is_skipped(following)) {
         SLUICE_TRY(step.kernel->launch(step, nullptr));
       } else {
         const detail::Step next = call.step(i + 1, following);
@@ -308,7 +303,7 @@ Expected<StepCall> step_call(const Plan& plan, int index, const Operands& operan
   const detail::Lowered lowered = call.lower(index);
   return StepCall{detail::name_of(call.at(index).role, plan.problem.op),
                   call.at(index).kernel->name, lowered.problem, lowered.operands,
-                  call.is_skipped(index)};
+                  is_skipped(lowered)};
 }
 
 Status run_step(const Plan& plan, int index, const Operands& operands, Workspace workspace,
