@@ -87,7 +87,12 @@ inline constexpr std::int64_t kPairGroupRows = 8;
 
 /// How a copy permutes 16-byte units of shared memory; the box's first dimension must fill the
 /// span. kSwizzle128: unit u of row r (128 bytes a row) lies at u ^ (r % 8).
-enum class TensorSwizzle : std::uint8_t { kNone, kSwizzle32, kSwizzle64, kSwizzle128 };
+enum class TensorSwizzle : std::uint8_t {
+  kNone = CU_TENSOR_MAP_SWIZZLE_NONE,
+  kSwizzle32 = CU_TENSOR_MAP_SWIZZLE_32B,
+  kSwizzle64 = CU_TENSOR_MAP_SWIZZLE_64B,
+  kSwizzle128 = CU_TENSOR_MAP_SWIZZLE_128B,
+};
 
 /// The driver's descriptor of a view on `base`. Elements outside the dims read as 0 and are not
 /// written. Needs no context. Errors: kUnsupported where the driver has no tensor maps; kDevice

@@ -28,32 +28,10 @@ EncodeTiled find_encode() noexcept {
   return reinterpret_cast<EncodeTiled>(function);
 }
 
+// Other types have no view.
 CUtensorMapDataType data_type(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16:
-      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    case DType::kF16:
-      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    case DType::kF32:
-      return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-    default:
-      break;
-  }
-  return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
-}
-
-CUtensorMapSwizzle swizzle_mode(TensorSwizzle swizzle) {
-  switch (swizzle) {
-    case TensorSwizzle::kNone:
-      return CU_TENSOR_MAP_SWIZZLE_NONE;
-    case TensorSwizzle::kSwizzle32:
-      return CU_TENSOR_MAP_SWIZZLE_32B;
-    case TensorSwizzle::kSwizzle64:
-      return CU_TENSOR_MAP_SWIZZLE_64B;
-    case TensorSwizzle::kSwizzle128:
-      return CU_TENSOR_MAP_SWIZZLE_128B;
-  }
-  return CU_TENSOR_MAP_SWIZZLE_NONE;
+  if (dtype == DType::kF32) return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  return dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
 
 // Gives this thread the primary context of its current device.
@@ -88,7 +66,7 @@ Expected<CUtensorMap> encode(const TensorView& view, const void* base,
   const auto call = [&] {
     return encode_tiled(&map, data_type(view.dtype), static_cast<cuuint32_t>(view.rank),
                         const_cast<void*>(base), dims, strides, box, steps,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(swizzle),
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, static_cast<CUtensorMapSwizzle>(swizzle),
                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
   CUresult result = call();
