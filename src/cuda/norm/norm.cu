@@ -21,11 +21,6 @@ constexpr int kWarp = 32;
 constexpr int kHeld = 2;  // vectors of a row that a thread keeps: 8192 columns in all
 
 template <class Element>
-struct NormConfig {
-  using Type = Element;
-};
-
-template <class Element>
 __device__ __forceinline__ Element* at(const Rows& rows, std::int64_t row, int col) {
   return reinterpret_cast<Element*>(rows.base + row * rows.row_stride_bytes) + col;
 }
@@ -42,9 +37,8 @@ __device__ __forceinline__ Vector8<Element> rounded_sum(const uint4& x, const ui
   return r;
 }
 
-template <class Cfg>
+template <class Element>
 __global__ void __launch_bounds__(kMaxThreads) normalise_row(const __grid_constant__ NormParams p) {
-  using Element = typename Cfg::Type;
   using Vector = Vector8<Element>;
   // The next kernel may fetch its weights meanwhile; what it reads of this one it waits for.
   ptx::launch_dependents();
@@ -122,9 +116,9 @@ Status launch_norm(const Device& device, std::int64_t rows, DType dtype, const N
   shape.block = dim3(static_cast<unsigned>(std::min<std::int64_t>(warps * kWarp, kMaxThreads)));
   shape.programmatic = device.compute_capability >= 90;
   if (dtype == DType::kBF16) {
-    return launch<&normalise_row<NormConfig<__nv_bfloat16>>>(device.ordinal, shape, stream, params);
+    return launch<&normalise_row<__nv_bfloat16>>(device.ordinal, shape, stream, params);
   }
-  return launch<&normalise_row<NormConfig<__half>>>(device.ordinal, shape, stream, params);
+  return launch<&normalise_row<__half>>(device.ordinal, shape, stream, params);
 }
 
 }  // namespace sluice::cuda::norm
