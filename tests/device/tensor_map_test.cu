@@ -10,7 +10,7 @@
 
 #include "cuda/host/launch.hpp"
 #include "cuda/host/tensor_map.hpp"
-#include "cuda/ptx/bulk_copy.cuh"
+#include "cuda/ptx/tensor_copy.cuh"
 #include "gpu.hpp"
 
 namespace sluice {
@@ -42,9 +42,9 @@ __global__ void load_box(const __grid_constant__ LoadParams p) {
     ptx::mbarrier_init(arrived, 1);
     ptx::fence_mbarrier_init();
     ptx::mbarrier_arrive_expect_bytes(arrived, p.bytes);
-    if (p.rank == 2) ptx::tensor_copy_2d(box, p.map, p.coords.at, arrived);
-    if (p.rank == 4) ptx::tensor_copy_4d(box, p.map, p.coords.at, arrived);
-    if (p.rank == 5) ptx::tensor_copy_5d(box, p.map, p.coords.at, arrived);
+    if (p.rank == 2) ptx::tensor_copy<2>(box, p.map, p.coords.at, arrived);
+    if (p.rank == 4) ptx::tensor_copy<4>(box, p.map, p.coords.at, arrived);
+    if (p.rank == 5) ptx::tensor_copy<5>(box, p.map, p.coords.at, arrived);
   }
   __syncthreads();
   ptx::mbarrier_wait(arrived, 0);

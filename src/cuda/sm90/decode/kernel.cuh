@@ -140,7 +140,7 @@ __device__ __forceinline__ void stream_activations(const char* row, const CUtens
           const int span = Cfg::kNorm ? lane % kSpans : lane;
           const int first = span != lane ? Cfg::kTokens / 2 : 0;
           const std::int32_t at[5] = {c * Cfg::kDepth + span * kSpanColumns, 0};
-          ptx::tensor_copy_2d(to + (span * Cfg::kTokens + first) * kSpanBytes, map, at, full);
+          ptx::tensor_copy<2>(to + (span * Cfg::kTokens + first) * kSpanBytes, map, at, full);
         } else {
           ptx::bulk_copy(to + lane * Cfg::kTokenBytes, row + std::int64_t{c} * Cfg::kTokenBytes,
                          static_cast<std::uint32_t>(bytes), full);

@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "cuda/ptx/bulk_copy.cuh"
+#include "cuda/ptx/tensor_copy.cuh"
 #include "cuda/ptx/warpgroup.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm90/decode/deferred_norm.cuh"

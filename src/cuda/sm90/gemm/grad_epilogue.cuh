@@ -42,8 +42,8 @@ __device__ __forceinline__ void fetch_pieces(const GemmParams& p, const Smem<Cfg
       ptx::mbarrier_arrive_expect_bytes(full, 2 * Cfg::kPieceBytes);
       const std::int32_t at[5] = {first_col<Cfg>(tile) + piece / 2 * kColumnBox,
                                   first_row<Cfg>(tile, rank) + piece % 2 * 64};
-      ptx::tensor_copy<1, 2>(smem.g(ring.stage), p.g, at, full);
-      ptx::tensor_copy<1, 2>(smem.u(ring.stage), p.u, at, full);
+      ptx::tensor_copy<2>(smem.g(ring.stage), p.g, at, full);
+      ptx::tensor_copy<2>(smem.u(ring.stage), p.u, at, full);
       ring.advance();
     }
   }

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cuda/ptx/tensor_multicast.cuh"
+#include "cuda/ptx/tensor_copy.cuh"
 #include "cuda/ptx/tensor_store.cuh"
 #include "cuda/ptx/warpgroup.cuh"
 #include "cuda/ptx/wgmma.cuh"
@@ -70,13 +70,24 @@ __device__ __forceinline__ std::uint64_t descriptor(const char* tile) {
   return ptx::descriptor_sw128(address);
 }
 
+// One box to every CTA of the cluster, under a cache policy if one is given.
+template <class Cfg, int kRank, class... Policy>
+__device__ __forceinline__ void copy_to_all(char* to, const CUtensorMap& map,
+                                            const std::int32_t (&at)[5], std::uint64_t& full,
+                                            Policy... policy) {
+  if constexpr (Cfg::kCluster == 1) {
+    ptx::tensor_copy<kRank>(to, map, at, full, policy...);
+  } else {
+    ptx::tensor_multicast<kRank, (1 << Cfg::kCluster) - 1>(to, map, at, full, policy...);
+  }
+}
+
 // This CTA's share of one stage of B, sent to every CTA of the cluster, under a cache policy if one
 // is given.
 template <class Cfg, class... Policy>
 __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensorMap& map,
                                              const Smem<Cfg>& smem, int stage, int k, Tile tile,
                                              int rank, Policy... policy) {
-  constexpr std::uint16_t kAll = (1 << Cfg::kCluster) - 1;
   constexpr int kRows = Cfg::kTileN / Cfg::kCluster;
   char* to = smem.b(stage) + rank * kRows * kTileK * 2;
   const int first_row = tile.n * Cfg::kTileN + rank * kRows;
@@ -89,11 +100,11 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
     for (int box = 0; box < Cfg::kTileN / kColumnBox; ++box) {
       if (tile.tail && box > 0) break;
       const std::int32_t at[5] = {first_col<Cfg>(tile) + box * kColumnBox, k + rank * kDepth};
-      ptx::tensor_copy<kAll, 2>(rows + box * kBoxBytes, map, at, full, policy...);
+      copy_to_all<Cfg, 2>(rows + box * kBoxBytes, map, at, full, policy...);
     }
   } else if (Cfg::kKind == GemmKind::kDown || p.pair.rank == 2) {
     const std::int32_t at[5] = {k, first_row};
-    ptx::tensor_copy<kAll, 2>(to, map, at, full, policy...);
+    copy_to_all<Cfg, 2>(to, map, at, full, policy...);
   } else {
     const PairWalk& walk = p.pair;
     for (int i = 0; i < kRows / 16; i += walk.groups_a_copy) {  // 8 gate and 8 up rows a group
@@ -101,14 +112,14 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
       char* part = to + i * 16 * kTileK * 2;
       if (walk.rank == 4) {
         const std::int32_t at[5] = {k, 0, 0, group};
-        ptx::tensor_copy<kAll, 4>(part, map, at, full, policy...);
+        copy_to_all<Cfg, 4>(part, map, at, full, policy...);
       } else if (walk.groups_a_block == 0) {
         const std::int32_t at[5] = {k, 0, 0, 0, group};
-        ptx::tensor_copy<kAll, 5>(part, map, at, full, policy...);
+        copy_to_all<Cfg, 5>(part, map, at, full, policy...);
       } else {
         const std::int32_t at[5] = {k, 0, 0, group % walk.groups_a_block,
                                     group / walk.groups_a_block};
-        ptx::tensor_copy<kAll, 5>(part, map, at, full, policy...);
+        copy_to_all<Cfg, 5>(part, map, at, full, policy...);
       }
     }
   }
@@ -139,11 +150,11 @@ __device__ __forceinline__ void load_input(const CUtensorMap& map, const Smem<Cf
 #pragma unroll
     for (int box = 0; box < kTileM / kColumnBox; ++box) {
       const std::int32_t at[5] = {tile.m0 + box * kColumnBox, k};
-      ptx::tensor_copy<1, 2>(smem.a(stage) + box * kBoxBytes, map, at, full);
+      ptx::tensor_copy<2>(smem.a(stage) + box * kBoxBytes, map, at, full);
     }
   } else if (tile.rows > 0) {
     const std::int32_t at[5] = {k, tile.m0};
-    ptx::tensor_copy<1, 2>(smem.a(stage), map, at, full);
+    ptx::tensor_copy<2>(smem.a(stage), map, at, full);
   }
 }
 

@@ -22,6 +22,7 @@
 //   last adds all pieces up in the order of k and finishes the tile. Nobody waits for another CTA.
 #pragma once
 
+#include "cuda/ptx/bulk_copy.cuh"
 #include "cuda/ptx/grid_dependency.cuh"
 #include "cuda/ptx/ordered.cuh"
 #include "cuda/sm90/gemm/mainloop.cuh"
