@@ -28,8 +28,6 @@ constexpr Chip kH200{15.0, 1.30, 2.27, 30.1, 62.7, 4.6};
 
 const Chip& chip_of(const GemmShape& shape) { return shape.narrow_l2 ? kH100 : kH200; }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 // A copy of weights stays inside a block of gate or up, or takes whole ones (make_pair_view), and
 // many small ones do not feed the tensor cores: five a stage took 2.5 times as long as one. One
 // copy of whole blocks took 1.03 of the time under 192 weight rows and 1.25 under 128.

@@ -4,8 +4,6 @@
 
 namespace sluice::cuda::sm90::gemm {
 
-Status launch_down(const GemmLaunch& launch, GemmParams& params) noexcept {
-  return launch_kind<GemmKind::kDown>(launch, params);
-}
+template Status launch_waves<GemmKind::kDown>(const GemmLaunch&, GemmParams&) noexcept;
 
 }  // namespace sluice::cuda::sm90::gemm

@@ -4,8 +4,6 @@
 
 namespace sluice::cuda::sm90::gemm {
 
-Status launch_gate_up_grad(const GemmLaunch& launch, GemmParams& params) noexcept {
-  return launch_kind<GemmKind::kGateUpGrad>(launch, params);
-}
+template Status launch_waves<GemmKind::kGateUpGrad>(const GemmLaunch&, GemmParams&) noexcept;
 
 }  // namespace sluice::cuda::sm90::gemm

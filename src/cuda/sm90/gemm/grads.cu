@@ -5,12 +5,7 @@
 
 namespace sluice::cuda::sm90::gemm {
 
-Status launch_input_grad(const GemmLaunch& launch, GemmParams& params) noexcept {
-  return launch_kind<GemmKind::kInputGrad>(launch, params);
-}
-
-Status launch_weight_grad(const GemmLaunch& launch, GemmParams& params) noexcept {
-  return launch_kind<GemmKind::kWeightGrad>(launch, params);
-}
+template Status launch_waves<GemmKind::kInputGrad>(const GemmLaunch&, GemmParams&) noexcept;
+template Status launch_waves<GemmKind::kWeightGrad>(const GemmLaunch&, GemmParams&) noexcept;
 
 }  // namespace sluice::cuda::sm90::gemm

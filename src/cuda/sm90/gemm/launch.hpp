@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hopper GEMM kernels as the host sees them: one call for each family of instantiations.
+// The Hopper GEMM kernels as the host sees them: one call for all in waves.
 #pragma once
 
 #include "cuda/sm90/gemm/params.hpp"
@@ -28,12 +28,9 @@ struct GemmLaunch {
 }
 
 /// Completes params by set_order() and enqueues the kernel, programmatically if it starts_early().
-/// kInternal for a tiling that tilings() does not list. gate_up.cu, down.cu, gate_up_grad.cu,
-/// grads.cu.
-Status launch_gate_up(const GemmLaunch& launch, GemmParams& params) noexcept;
-Status launch_down(const GemmLaunch& launch, GemmParams& params) noexcept;
-Status launch_gate_up_grad(const GemmLaunch& launch, GemmParams& params) noexcept;
-Status launch_input_grad(const GemmLaunch& launch, GemmParams& params) noexcept;
-Status launch_weight_grad(const GemmLaunch& launch, GemmParams& params) noexcept;
+/// kInternal for a tiling that is none of tilings(kKind) in waves. gate_up.cu, down.cu,
+/// gate_up_grad.cu, grads.cu.
+template <GemmKind kKind>
+Status launch_waves(const GemmLaunch& launch, GemmParams& params) noexcept;
 
 }  // namespace sluice::cuda::sm90::gemm

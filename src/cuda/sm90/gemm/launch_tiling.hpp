@@ -22,6 +22,31 @@ inline constexpr int kStageBarrierBytes = 2 * 8;  // full and empty
   return (kMaxSmemBytes - bytes) / (stage_bytes + kStageBarrierBytes);
 }
 
+/// What the kernels' configs have alike, by the names that load_weights(), multiply() and the
+/// epilogue read. A config whose kernel differs hides them.
+template <GemmKind kGemmKind, class ElementType, int kInputRows, int kWeightRows, int kCtas = 1>
+struct TileConfig {
+  using Element = ElementType;
+  static constexpr GemmKind kKind = kGemmKind;
+  // An operand lies with k along its rows, and not within them.
+  static constexpr bool kTransposedA = kKind == GemmKind::kWeightGrad;
+  static constexpr bool kTransposedB = kKind != GemmKind::kGateUp && kKind != GemmKind::kDown;
+  static constexpr bool kSwapAB = false;  // Tiling::swaps_ab()
+  static constexpr int kProducts = kKind == GemmKind::kInputGrad ? 2 : 1;
+  static constexpr int kRows = kInputRows;  // of x
+  static constexpr int kTileN = kWeightRows;
+  static constexpr int kMmaN = kTileN;  // columns of one WGMMA
+  static constexpr int kCluster = kCtas;
+  static constexpr int kABytes = kRows * kTileK * 2;
+  static constexpr int kBBytes = kTileN * kTileK * 2;
+  static constexpr int kStageBytes = kABytes + kBBytes;
+  static constexpr int kOutCols = kKind == GemmKind::kGateUp ? kTileN / 2 : kTileN;
+  // 128 x producer + 256 x consumer is at most 384 x 168. NOTE: with fewer than 40 the producer
+  // spills, which took 2 to 4 % of gate_up_grad's time.
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
+};
+
 /// The kernels that a tiling may be of.
 enum class Form : std::uint8_t { kWaves, kStreamK, kSplitK };
 
@@ -50,15 +75,6 @@ template <class Launch>
 Status launch_typed(DType dtype, const Launch& launch) noexcept {
   return dtype == DType::kF16 ? launch.template operator()<__half>()
                               : launch.template operator()<__nv_bfloat16>();
-}
-
-/// launch.operator()<kind, Element>() for gate_up or down in the launch's type.
-template <class Launch>
-Status launch_product(DType dtype, GemmKind kind, const Launch& launch) noexcept {
-  return launch_typed(dtype, [&]<class Element>() {
-    return kind == GemmKind::kDown ? launch.template operator()<GemmKind::kDown, Element>()
-                                   : launch.template operator()<GemmKind::kGateUp, Element>();
-  });
 }
 
 }  // namespace sluice::cuda::sm90::gemm

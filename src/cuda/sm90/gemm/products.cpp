@@ -129,7 +129,7 @@ Status gate_up(const Step& step, const Tiling& tiling) noexcept {
     split.u = rows_of(at(step, Operand::kU));
     return launch_split_k(launch_of(step, tiling), GemmKind::kGateUp, split);
   }
-  return launch_gate_up(launch_of(step, tiling), params);
+  return launch_waves<GemmKind::kGateUp>(launch_of(step, tiling), params);
 }
 
 Status down(const Step& step, const Tiling& tiling) noexcept {
@@ -150,7 +150,7 @@ Status down(const Step& step, const Tiling& tiling) noexcept {
     return launch_split_k(launch_of(step, tiling), GemmKind::kDown, split);
   }
   SLUICE_TRY(encode_boxes(y, out_box(tiling, GemmKind::kDown), params.out));
-  return launch_down(launch_of(step, tiling), params);
+  return launch_waves<GemmKind::kDown>(launch_of(step, tiling), params);
 }
 
 Status gate_up_grad(const Step& step, const Tiling& tiling) noexcept {
@@ -167,7 +167,7 @@ Status gate_up_grad(const Step& step, const Tiling& tiling) noexcept {
     params.writes_h = 1;
     SLUICE_TRY(encode_boxes(h, box, params.out));
   }
-  return launch_gate_up_grad(launch_of(step, tiling), params);
+  return launch_waves<GemmKind::kGateUpGrad>(launch_of(step, tiling), params);
 }
 
 Status input_grad(const Step& step, const Tiling& tiling) noexcept {
@@ -178,7 +178,7 @@ Status input_grad(const Step& step, const Tiling& tiling) noexcept {
   SLUICE_TRY(encode_boxes(at(step, Operand::kWUp), column_box(tiling), params.w2));
   SLUICE_TRY(
       encode_boxes(at(step, Operand::kDx), out_box(tiling, GemmKind::kInputGrad), params.out));
-  return launch_input_grad(launch_of(step, tiling), params);
+  return launch_waves<GemmKind::kInputGrad>(launch_of(step, tiling), params);
 }
 
 Status weight_grad(const Step& step, const Tiling& tiling, Operand left, Operand out) noexcept {
@@ -196,7 +196,7 @@ Status weight_grad(const Step& step, const Tiling& tiling, Operand left, Operand
                  .block_stride_bytes = layout.block_stride_bytes,
                  .fp32 = to.spec.dtype == DType::kF32 ? 1 : 0,
                  .accumulate = step.problem.accumulate_dw ? 1 : 0};
-  return launch_weight_grad(launch_of(step, tiling), params);
+  return launch_waves<GemmKind::kWeightGrad>(launch_of(step, tiling), params);
 }
 
 }  // namespace sluice::cuda::sm90::gemm

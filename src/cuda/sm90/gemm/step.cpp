@@ -201,8 +201,8 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
 std::string describe(const StepView& s) {
   const auto t = detail::config_as<Tiling>(s.config);
   const GemmShape shape = shape_of(s.problem, s.device);
-  const std::int64_t rows = (shape.m + t.rows - 1) / t.rows;
-  const std::int64_t columns = (shape.n + t.tile_n - 1) / t.tile_n;
+  const std::int64_t rows = sm90::gemm::ceil_div(shape.m, t.rows);
+  const std::int64_t columns = sm90::gemm::ceil_div(shape.n, t.tile_n);
   char text[320];
   int size = std::snprintf(
       text, sizeof(text), "%lld x %lld tiles of %d rows by %d weight rows, clusters of %d, %s; ",

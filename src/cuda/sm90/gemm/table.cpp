@@ -10,8 +10,6 @@
 namespace sluice::cuda::sm90::gemm {
 namespace {
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 // Parts of k are for tiles that leave SMs idle, and have some stages each. Clusters of more than a
 // pair do not fill Hopper: 30 of 4 and 15 of 8 CTAs run at once on 132 SMs.
 bool split_k_serves(const GemmShape& shape, const Tiling& t) {
@@ -85,12 +83,6 @@ Tiling best_tiling(const GemmShape& shape) noexcept {
 
 Tiling best_input_grad(std::int64_t m, std::int64_t d, std::int64_t h, int sm_count) noexcept {
   return best_tiling({m, d, 2 * h, GemmKind::kInputGrad, sm_count});
-}
-
-Box out_box(const Tiling& t, GemmKind kind) noexcept {
-  if (t.swaps_ab()) return {16, kPassTokens};
-  const int cols = kind == GemmKind::kGateUp ? t.tile_n / 2 : t.tile_n;
-  return {cols % 64 == 0 ? 64 : cols % 32 == 0 ? 32 : 16, kOutRows};
 }
 
 void name_tiling(const Tiling& t, std::span<char> out) noexcept {

@@ -123,6 +123,10 @@ inline constexpr Tiling kWeightGradTilings[] = {
     {128, 2, Schedule::kPingpong, 8},
 };
 
+[[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept {
+  return (a + b - 1) / b;
+}
+
 /// The tilings that exist for a kind.
 [[nodiscard]] constexpr std::span<const Tiling> tilings(GemmKind kind) noexcept {
   switch (kind) {
@@ -170,8 +174,7 @@ struct GemmShape {
 
 /// Tiles of a shape; clusters have `cluster` row tiles each.
 [[nodiscard]] constexpr std::int64_t tiles_of(const GemmShape& shape, const Tiling& t) noexcept {
-  const std::int64_t row_tiles = (shape.m + t.rows - 1) / t.rows;
-  return (row_tiles + t.cluster - 1) / t.cluster * ((shape.n + t.tile_n - 1) / t.tile_n);
+  return ceil_div(ceil_div(shape.m, t.rows), t.cluster) * ceil_div(shape.n, t.tile_n);
 }
 
 /// Clusters that run at once.
@@ -202,7 +205,7 @@ struct GemmShape {
 
 /// Bytes from one row of such a copy to the next.
 [[nodiscard]] constexpr std::int64_t whole_line_stride(std::int64_t row_bytes) noexcept {
-  return (row_bytes + 127) / 128 * 128;
+  return ceil_div(row_bytes, 128) * 128;
 }
 
 /// What two take of which neither hides the other whole: the longer, and more where they are close.
@@ -277,7 +280,11 @@ struct Box {
   int cols;
   int rows;
 };
-[[nodiscard]] Box out_box(const Tiling& tiling, GemmKind kind) noexcept;
+[[nodiscard]] constexpr Box out_box(const Tiling& t, GemmKind kind) noexcept {
+  if (t.swaps_ab()) return {16, kPassTokens};
+  const int cols = kind == GemmKind::kGateUp ? t.tile_n / 2 : t.tile_n;
+  return {cols % 64 == 0 ? 64 : cols % 32 == 0 ? 32 : 16, kOutRows};
+}
 
 /// "pp128x192c2g8": schedule (pp: pingpong, co: cooperative, sk: stream-K, sw: stream-K with
 /// swap-AB), rows x weight rows, cluster, raster group; "sp128x64k8": split K, in so many

@@ -8,32 +8,18 @@
 namespace sluice::cuda::sm90::gemm {
 namespace {
 
-// What load_weights(), multiply() and the epilogue read is named as in GemmConfig.
-template <GemmKind kGemmKind, class ElementType, int kWeightRows>
-struct SplitKernel {
-  using Element = ElementType;
+template <GemmKind kGemmKind, class Element, int kWeightRows>
+struct SplitKernel : TileConfig<kGemmKind, Element, kTileM, kWeightRows> {
+  using Base = TileConfig<kGemmKind, Element, kTileM, kWeightRows>;
   using EpiloguePart = Unchanged;
-  static constexpr GemmKind kKind = kGemmKind;
-  static constexpr bool kTransposedA = false;
-  static constexpr bool kTransposedB = false;
-  static constexpr bool kSwapAB = false;
-  static constexpr int kProducts = 1;
-  static constexpr int kTileN = kWeightRows;
-  static constexpr int kMmaN = kTileN;
-  static constexpr int kCluster = 1;  // nothing is multicast: parts of k have no byte in common
   static constexpr int kConsumers = 2;
-  static constexpr int kSums = kTileN / 2;
+  static constexpr int kSums = kWeightRows / 2;
   static constexpr int kPassSums = 16;
   static constexpr int kSlotBytes = kPassSums * 128 * 4;
-  static constexpr int kConsumerRegisters = 232;
-  static constexpr int kProducerRegisters = 40;
-  static constexpr int kABytes = kTileM * kTileK * 2;
-  static constexpr int kBBytes = kTileN * kTileK * 2;
-  static constexpr int kStageBytes = kABytes + kBBytes;
-  static constexpr int kOutCols = kKind == GemmKind::kGateUp ? kTileN / 2 : kTileN;
   static constexpr int kOutBytes = (kMaxSplit - 1) * kSlotBytes;
-  static constexpr int kStages = stages_beside(kOutBytes + 8, kStageBytes);
-  static constexpr int kSmemBytes = kStages * (kStageBytes + kStageBarrierBytes) + kOutBytes + 8;
+  static constexpr int kStages = stages_beside(kOutBytes + 8, Base::kStageBytes);
+  static constexpr int kSmemBytes =
+      kStages * (Base::kStageBytes + kStageBarrierBytes) + kOutBytes + 8;
 };
 
 template <class Cfg>
@@ -54,11 +40,15 @@ Status launch_config(const GemmLaunch& launch, SplitKParams& p) noexcept {
 }  // namespace
 
 Status launch_split_k(const GemmLaunch& launch, GemmKind kind, SplitKParams& params) noexcept {
-  return launch_product(launch.dtype, kind, [&]<GemmKind kKind, class Element>() {
-    return launch_tiling<kKind, Form::kSplitK>(launch.tiling, [&]<Tiling kTiling>() {
-      return launch_config<SplitKernel<kKind, Element, kTiling.tile_n>>(launch, params);
+  const auto launch_kind = [&]<GemmKind kKind>() {
+    return launch_typed(launch.dtype, [&]<class Element>() {
+      return launch_tiling<kKind, Form::kSplitK>(launch.tiling, [&]<Tiling kTiling>() {
+        return launch_config<SplitKernel<kKind, Element, kTiling.tile_n>>(launch, params);
+      });
     });
-  });
+  };
+  return kind == GemmKind::kDown ? launch_kind.template operator()<GemmKind::kDown>()
+                                 : launch_kind.template operator()<GemmKind::kGateUp>();
 }
 
 }  // namespace sluice::cuda::sm90::gemm

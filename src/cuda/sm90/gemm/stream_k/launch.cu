@@ -8,35 +8,23 @@
 namespace sluice::cuda::sm90::gemm {
 namespace {
 
-// The compile-time form of a tiling of stream-K; what load_weights(), multiply() and the epilogue
-// read is named as in GemmConfig.
-template <class ElementType, Tiling kTiling>
-struct StreamKernel {
-  using Element = ElementType;
+template <class Element, Tiling kTiling>
+struct StreamKernel : TileConfig<GemmKind::kGateUp, Element, kTiling.rows, kTiling.tile_n> {
+  using Base = TileConfig<GemmKind::kGateUp, Element, kTiling.rows, kTiling.tile_n>;
   using EpiloguePart = Unchanged;
-  static constexpr GemmKind kKind = GemmKind::kGateUp;
-  static constexpr bool kTransposedA = false;
-  static constexpr bool kTransposedB = false;
   static constexpr bool kSwapAB = kTiling.swaps_ab();
-  static constexpr int kRows = kTiling.rows;  // of x
-  static constexpr int kTileN = kTiling.tile_n;
-  static constexpr int kConsumers = kSwapAB ? 2 : kRows / 64;
-  static constexpr int kHalves = kSwapAB ? 2 : 1;            // times 64 rows of WGMMAs a consumer
-  static constexpr int kColumns = kSwapAB ? kRows : kTileN;  // of a WGMMA
-  static constexpr int kSums = kColumns / 2;                 // a thread and half
+  static constexpr int kConsumers = kSwapAB ? 2 : kTiling.rows / 64;
+  static constexpr int kHalves = kSwapAB ? 2 : 1;  // times 64 rows of WGMMAs a consumer
+  static constexpr int kColumns = kSwapAB ? kTiling.rows : kTiling.tile_n;  // of a WGMMA
+  static constexpr int kSums = kColumns / 2;                                // a thread and half
   static constexpr int kPassSums = kSwapAB ? kPassTokens / 2 : 16;
   static constexpr int kThreads = (kConsumers + 1) * 128;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kMmaN = kConsumers == 3 ? 128 : kColumns;
-  static constexpr int kCluster = 1;
-  static constexpr int kABytes = kRows * kTileK * 2;
-  static constexpr int kBBytes = kTileN * kTileK * 2;
-  static constexpr int kStageBytes = kABytes + kBBytes;
-  static constexpr int kOutCols = kTileN / 2;
   static constexpr int kOutBytes = kSwapAB ? kConsumers * 4 * 2 * (2 * kPassSums * 16 * 2) : 0;
-  static constexpr int kStages = stages_beside(kOutBytes, kStageBytes);
-  static constexpr int kSmemBytes = kStages * (kStageBytes + kStageBarrierBytes) + kOutBytes;
+  static constexpr int kStages = stages_beside(kOutBytes, Base::kStageBytes);
+  static constexpr int kSmemBytes = kStages * (Base::kStageBytes + kStageBarrierBytes) + kOutBytes;
 };
 
 template <class Cfg>
