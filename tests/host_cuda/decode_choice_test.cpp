@@ -223,7 +223,7 @@ TEST(CudaSm90Decode, SaysWhyItRefuses) {
       {"4x64x96:gate_up:fp32", "takes bf16 or fp16"},
       {"4x64x96:down:align=8", "alignment_bytes is 8"},
       {"4x60x96:gate_up", "d is 60 and h 96, wanted multiples of 8"},
-      {"4x64x96:gate_up:pad=3", "x: a stride of 134 bytes is no multiple"},
+      {"4x64x96:gate_up:pad=3", "x: strides of rows and blocks are 134 and 0 bytes"},
       {"4x64x16777216:gate_up", "wanted less than 16777216"},
       {"17x64x96:gate_up:interleaved3", "blocks of 3 rows neither divide 8"},
       {"17x64x96:mlp:interleaved3", "blocks of 3 rows neither divide 8"},

@@ -516,7 +516,7 @@ TEST(GemmConfig, OutBoxesFillTheTileAndASwizzleSpan) {
   for (const GemmKind kind : kKinds) {
     for (const Tiling& tiling : cuda::sm90::gemm::tilings(kind)) {
       if (tiling.stores_rows()) continue;
-      const cuda::sm90::gemm::Box box = cuda::sm90::gemm::out_box(tiling, kind);
+      const cuda::sm90::Box box = cuda::sm90::gemm::out_box(tiling, kind);
       const int cols = kind == GemmKind::kGateUp ? tiling.tile_n / 2 : tiling.tile_n;
       EXPECT_EQ(cols % box.cols, 0) << name_of(tiling);
       EXPECT_TRUE(box.cols == 16 || box.cols == 32 || box.cols == 64) << name_of(tiling);

@@ -7,6 +7,7 @@
 #include "cuda/all_reduce/all_reduce.hpp"
 #include "cuda/half_types.hpp"
 #include "cuda/kernel_rows.hpp"
+#include "cuda/operands.hpp"
 
 namespace sluice::cuda {
 namespace {
@@ -21,8 +22,6 @@ using detail::Step;
 using detail::StepView;
 using ll = long long;
 
-constexpr std::int64_t kUnit = 16;  // bytes of an access
-
 Reason supports(const Problem& p, const Device& device) noexcept {
   if (device.compute_capability < 75) {
     return refuse("needs compute capability 7.5, the device has %d.%d",
@@ -34,16 +33,13 @@ Reason supports(const Problem& p, const Device& device) noexcept {
     return refuse("d is %lld, the sum over ranks takes multiples of 8 up to %lld", ll{p.d},
                   ll{kMaxCols});
   }
-  if (p.alignment_bytes < kUnit) {
-    return refuse("alignment_bytes is %lld, accesses need %lld", ll{p.alignment_bytes}, ll{kUnit});
+  if (p.alignment_bytes < kUnitBytes) {
+    return refuse("alignment_bytes is %lld, accesses need %lld", ll{p.alignment_bytes},
+                  ll{kUnitBytes});
   }
   for (const Operand id : {Operand::kResidual, Operand::kY}) {
     if (!is_used(p, id)) continue;
-    const OperandSpec spec = operand_spec(p, id);
-    if (spec.layout.row_stride_bytes % kUnit != 0) {
-      return refuse("%s: a stride of %lld bytes is no multiple of %lld", spec.name,
-                    ll{spec.layout.row_stride_bytes}, ll{kUnit});
-    }
+    if (Reason reason = stride_refusal(operand_spec(p, id)); !reason.empty()) return reason;
   }
   return {};
 }

@@ -13,6 +13,7 @@
 #include "cuda/half_types.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernel_rows.hpp"
+#include "cuda/operands.hpp"
 #include "cuda/sm90/gemm/products.hpp"
 #include "cuda/sm90/gemm/table.hpp"
 #include "cuda/sm90/refusals.hpp"
@@ -145,7 +146,7 @@ Reason supports(const Problem& p, const Device& device) noexcept {
   if (Reason reason = sm90::device_refusal(device); !reason.empty()) return reason;
   if (device.cublaslt_version == 0) return refuse("%s", kCublasLtAbsent);
   if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
-  if (Reason reason = sm90::copy_refusal(p); !reason.empty()) return reason;
+  if (Reason reason = unit_refusal(p); !reason.empty()) return reason;
   if (p.residual != Residual::kNone) {
     return refuse("residual: cuBLASLt rounds the product before it adds");
   }

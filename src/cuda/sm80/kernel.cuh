@@ -24,7 +24,6 @@
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/sm80/launch.hpp"
-#include "cuda/sm80/rows.cuh"
 #include "cuda/tile/activation.cuh"
 #include "cuda/tile/pair.cuh"
 #include "math/gate.hpp"
@@ -229,7 +228,7 @@ __device__ __forceinline__ void plain_rows(const GemmParams& p, Tile tile, char*
     }
     if (p.residual.base != nullptr && row < p.m) {
       const tile::Pair b =
-          tile::load_pair<Element>(row_address(p.residual, row), col, col < p.n, col + 1 < p.n);
+          tile::load_pair<Element>(p.residual.at(row), col, col < p.n, col + 1 < p.n);
       v.lo += b.lo;
       v.hi += b.hi;
     }
@@ -257,12 +256,12 @@ __device__ __forceinline__ void store_tile(const GemmParams& p, Tile tile, const
 template <class Cfg>
 __device__ __forceinline__ void multiply_all(const GemmParams& p, Tile tile, std::uint32_t shared,
                                              int row0, int weight0, Accumulators<Cfg>& d) {
-  Copier<Cfg, Cfg::kTileM> a(
-      0, [&](int r) { return row_address(p.x, min(tile.m * Cfg::kTileM + r, p.m - 1)); });
+  Copier<Cfg, Cfg::kTileM> a(0,
+                             [&](int r) { return p.x.at(min(tile.m * Cfg::kTileM + r, p.m - 1)); });
   Copier<Cfg, Cfg::kTileN> b(Cfg::kABytes, [&](int r) {
     const int half = Cfg::kGated ? r / 8 % 2 : 0;
     const int row = tile.n * Cfg::kOutCols + (Cfg::kGated ? r / 16 * 8 + r % 8 : r);
-    return row_address(p.w[half], min(row, p.n - 1));
+    return p.w[half].at(min(row, p.n - 1));
   });
   int columns = p.k - static_cast<int>(threadIdx.x) % Cfg::kChunks * 8;  // left from this chunk on
   constexpr int kCopies = a.kCount + b.kCount;

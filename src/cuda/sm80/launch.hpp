@@ -2,8 +2,8 @@
 // The mma.sync GEMM as the host sees it: what the kernels take, and one call for each family.
 #pragma once
 
-#include "cuda/sm80/rows.hpp"
 #include "cuda/sm80/table.hpp"
+#include "cuda/tile/rows.hpp"
 #include "sluice/plan.hpp"
 #include "sluice/types.hpp"
 
@@ -12,10 +12,10 @@ namespace sluice::cuda::sm80 {
 // out[i, j] of gate_up = gate(x_i · w0_j + bias0_j, x_i · w1_j + bias1_j), of down = x_i · w0_j +
 // bias0_j + residual[i, j].
 struct GemmParams {
-  Rows x;         // [m, k]
-  Rows w[2];      // [n, k]: gate and up, or down alone
-  Rows residual;  // [m, n], null base for none
-  void* out;      // [m, n]
+  tile::Rows x;         // [m, k]
+  tile::Rows w[2];      // [n, k]: gate and up, or down alone
+  tile::Rows residual;  // [m, n], null base for none
+  void* out;            // [m, n]
   long long out_row_bytes;
   int m;
   int n;

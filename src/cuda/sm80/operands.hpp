@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/kernel.hpp"
-#include "cuda/sm80/rows.hpp"
+#include "cuda/operands.hpp"
 
 namespace sluice::cuda::sm80 {
 
@@ -13,9 +13,6 @@ namespace sluice::cuda::sm80 {
 /// What copies of 16 bytes cannot move, types without tensor cores, and what no kernel of this
 /// folder does: a norm, storing g and u.
 [[nodiscard]] detail::Reason operand_refusal(const Problem& problem) noexcept;
-
-/// The operand's rows; a null base where the step has none.
-[[nodiscard]] Rows rows_of(const detail::Step& step, Operand id) noexcept;
 
 /// What the launches of gate_up and of down have alike: sizes, gate, and where operands lie.
 template <class Params>

@@ -21,6 +21,7 @@ using detail::StepView;
 using sm80::GemmParams;
 using sm80::GemmShape;
 using sm80::Tiling;
+using ll = long long;
 
 constexpr std::int64_t kMostTileRows = 256;  // no tiling has more
 constexpr int kLeastSmem = sm80::smem_bytes(sm80::kTilings[std::size(sm80::kTilings) - 1]);
@@ -40,7 +41,7 @@ Reason span_refusal(const OperandSpec& spec) {
   if (rows > 1 &&
       (l.row_stride_bytes > kMost / run ||
        blocks * std::min(l.block_stride_bytes, kMost) > kMost - run * l.row_stride_bytes)) {
-    return refuse("%s: %lld rows span more than 32 GiB", spec.name, static_cast<long long>(rows));
+    return refuse("%s: %lld rows span more than 32 GiB", spec.name, ll{rows});
   }
   return {};
 }
@@ -50,18 +51,15 @@ Reason size_refusal(const Problem& p) {
   constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
   constexpr std::int64_t kMaxWidth = std::int64_t{1} << 25;  // also of the h that mlp keeps
   if (p.m > kMaxRows || p.d > kMaxWidth || p.h > kMaxWidth) {
-    return refuse("m, d, h are %lld, %lld, %lld, wanted at most %lld, %lld, %lld",
-                  static_cast<long long>(p.m), static_cast<long long>(p.d),
-                  static_cast<long long>(p.h), static_cast<long long>(kMaxRows),
-                  static_cast<long long>(kMaxWidth), static_cast<long long>(kMaxWidth));
+    return refuse("m, d, h are %lld, %lld, %lld, wanted at most %lld, %lld, %lld", ll{p.m}, ll{p.d},
+                  ll{p.h}, ll{kMaxRows}, ll{kMaxWidth}, ll{kMaxWidth});
   }
   constexpr std::int64_t kLeastTile = 64;
   const std::int64_t columns = std::max(p.d, p.h);
   const std::int64_t tiles =
       (p.m + kLeastTile - 1) / kLeastTile * ((columns + kLeastTile - 1) / kLeastTile);
   if (tiles > std::numeric_limits<std::int32_t>::max()) {
-    return refuse("m by the wider of d and h is %lld tiles, wanted at most 2^31 - 1",
-                  static_cast<long long>(tiles));
+    return refuse("m by the wider of d and h is %lld tiles, wanted at most 2^31 - 1", ll{tiles});
   }
   return {};
 }
@@ -103,7 +101,7 @@ std::string describe(const StepView& s) {
   char text[200];
   std::snprintf(text, sizeof(text),
                 "%lld x %lld tiles of %d rows by %d weight rows, %.2f waves of %d a SM on %d SMs",
-                static_cast<long long>(rows), static_cast<long long>(columns), t.tile_m, t.tile_n,
+                ll{rows}, ll{columns}, t.tile_m, t.tile_n,
                 static_cast<double>(rows * columns) / slots, t.resident, s.device.sm_count);
   return text;
 }

@@ -25,7 +25,6 @@
 #include "cuda/ptx/prefetch.cuh"
 #include "cuda/ptx/warpgroup.cuh"
 #include "cuda/sm80/decode/launch.hpp"
-#include "cuda/sm80/rows.cuh"
 #include "cuda/tile/activation.cuh"
 #include "math/gate.hpp"
 
@@ -119,7 +118,7 @@ __device__ __forceinline__ void prefetch_next(const NextWeights& next) {
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kWarps * 32) {
     const int line = line0 + i % next.lines;
     if (line * kUnitColumns >= next.k) continue;
-    ptx::prefetch_l2(row_address(next.w, rows.begin + i / next.lines) +
+    ptx::prefetch_l2(next.w.at(rows.begin + i / next.lines) +
                      static_cast<long long>(line) * kUnitColumns * 2);
   }
 }
@@ -143,7 +142,7 @@ struct Copier {
 #pragma unroll
     for (int i = 0; i < Cfg::kTokenCopies; ++i) {
       const int token = row + i * Cfg::kCopyRows;
-      tokens[i] = token < p.m ? row_address(p.x, token) : nullptr;
+      tokens[i] = token < p.m ? p.x.at(token) : nullptr;
     }
     if (place.units == 0) block = p.shares.blocks;  // none of K is left for this group
     if (block < p.shares.blocks) find_rows(p, place);
@@ -155,8 +154,8 @@ struct Copier {
 #pragma unroll
     for (int i = 0; i < Cfg::kWeightCopies; ++i) {
       const SlotRow slot = slot_row(row + i * Cfg::kCopyRows, Cfg::kGated);
-      const Rows& w = p.w[Cfg::kGated && slot.up ? 1 : 0];
-      weights[i] = slot.unit < units.size() ? row_address(w, units.begin + slot.unit) : nullptr;
+      const tile::Rows& w = p.w[Cfg::kGated && slot.up ? 1 : 0];
+      weights[i] = slot.unit < units.size() ? w.at(units.begin + slot.unit) : nullptr;
     }
   }
 
@@ -273,8 +272,7 @@ __device__ __forceinline__ void store_tile(const Params& p, const UnitRange& uni
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (t.token + i >= p.m) continue;
-        const char* const row =
-            p.residual.base == nullptr ? nullptr : row_address(p.residual, t.token + i);
+        const char* const row = p.residual.base == nullptr ? nullptr : p.residual.at(t.token + i);
         store<Cfg>(p, t.token + i, col, v[half][i] + bias + element_or_zero<Cfg>(row, col));
       }
     }

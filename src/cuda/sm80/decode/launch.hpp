@@ -4,7 +4,7 @@
 
 #include "cuda/host/workspace.hpp"
 #include "cuda/sm80/decode/table.hpp"
-#include "cuda/sm80/rows.hpp"
+#include "cuda/tile/rows.hpp"
 #include "sluice/plan.hpp"
 #include "sluice/types.hpp"
 
@@ -13,7 +13,7 @@ namespace sluice::cuda::sm80::decode {
 /// What a launch of gate_up brings into L2 for the launch of linear behind it: of each CTA's first
 /// block, which it reads first, so many lines of 128 bytes a row.
 struct NextWeights {
-  Rows w;
+  tile::Rows w;
   Shares shares;
   int split = 1;
   int ctas = 0;
@@ -24,10 +24,10 @@ struct NextWeights {
 // out[i, j] of gate_up = gate(x_i · w0_j + bias0_j, x_i · w1_j + bias1_j), of linear = x_i · w0_j +
 // bias0_j + residual[i, j].
 struct Params {
-  Rows w[2];      // [n, k]: gate and up, or linear's alone
-  Rows x;         // [m, k]
-  Rows residual;  // [m, n], null base for none
-  void* out;      // [m, n]
+  tile::Rows w[2];      // [n, k]: gate and up, or linear's alone
+  tile::Rows x;         // [m, k]
+  tile::Rows residual;  // [m, n], null base for none
+  void* out;            // [m, n]
   long long out_row_bytes;
   int m;
   int n;

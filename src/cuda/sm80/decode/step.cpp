@@ -18,12 +18,12 @@ using detail::Reason;
 using detail::refuse;
 using detail::Step;
 using detail::StepView;
-using sm80::rows_of;
 using sm80::decode::NextWeights;
 using sm80::decode::Params;
 using sm80::decode::Shape;
 using sm80::decode::Shares;
 using sm80::decode::Tiling;
+using ll = long long;
 
 // Every number of tokens has a tiling that fits: 64 rows and 64 tokens need the most of these.
 constexpr int kLeastSmem = sm80::decode::smem_bytes(
@@ -42,14 +42,13 @@ Shares shares_of(const Tiling& t, const Problem& p, const Device& device) {
 Reason supports(const Problem& p, const Device& device) noexcept {
   if (Reason reason = sm80::device_refusal(device, kLeastSmem); !reason.empty()) return reason;
   if (p.m > sm80::decode::kMaxTokens) {
-    return refuse("takes up to %d tokens, got %lld", sm80::decode::kMaxTokens,
-                  static_cast<long long>(p.m));
+    return refuse("takes up to %d tokens, got %lld", sm80::decode::kMaxTokens, ll{p.m});
   }
   // Columns are counted in bytes, and lines of a block's rows, in 32 bits.
   constexpr std::int64_t kMaxWidth = std::int64_t{1} << 24;
   if (p.d >= kMaxWidth || p.h >= kMaxWidth) {
-    return refuse("d and h are %lld and %lld, wanted less than %lld", static_cast<long long>(p.d),
-                  static_cast<long long>(p.h), static_cast<long long>(kMaxWidth));
+    return refuse("d and h are %lld and %lld, wanted less than %lld", ll{p.d}, ll{p.h},
+                  ll{kMaxWidth});
   }
   return sm80::operand_refusal(p);
 }

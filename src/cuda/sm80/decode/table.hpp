@@ -13,17 +13,20 @@
 #include <span>
 
 #include "cuda/tile/even_shares.hpp"
+#include "cuda/tile/rows.hpp"
 
 namespace sluice::cuda::sm80::decode {
 
 using tile::even_shares;
 using tile::EvenShares;
+using tile::kMmaRows;
+using tile::kSliceTokens;
+using tile::slot_row;
+using tile::SlotRow;
 using tile::UnitRange;
 
 inline constexpr int kMaxTokens = 64;
 inline constexpr int kWarps = 8;
-inline constexpr int kMmaRows = 16;      ///< rows of one mma: eight gate and eight up, or sixteen
-inline constexpr int kSliceTokens = 8;   ///< columns of one mma
 inline constexpr int kUnitColumns = 64;  ///< of K: 128 bytes of a row, what a stage holds of it
 inline constexpr int kLeastStages = 2;
 inline constexpr int kMostStages = 12;
@@ -125,20 +128,6 @@ struct Shares {
   const int columns = static_cast<int>((shape.k + kUnitColumns - 1) / kUnitColumns);
   shares.columns = even_shares(columns, t.split);
   return shares;
-}
-
-/// Where slot `slot` of a block's rows finds its weights.
-struct SlotRow {
-  int unit = 0;     ///< of the block
-  bool up = false;  ///< gate_up: the up row of the pair
-};
-
-/// Of sixteen slots of gate_up the first eight are gate rows, the others the up rows of the same
-/// pairs: rows r and r + 8 of an mma, which one thread holds.
-[[nodiscard]] constexpr SlotRow slot_row(int slot, bool gated) noexcept {
-  if (!gated) return {slot, false};
-  constexpr int kHalf = kMmaRows / 2;
-  return {slot / kMmaRows * kHalf + slot % kHalf, slot % kMmaRows >= kHalf};
 }
 
 /// Where 16 bytes of a row lie in a stage: odd rows have their halves exchanged, so that eight

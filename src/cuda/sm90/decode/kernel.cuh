@@ -89,7 +89,7 @@ __device__ __forceinline__ void prefetch_next(const Params& p, const Smem<Cfg>& 
   ring.skip_to(steps - kStepsLeft);
   ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
   if (row < min(rows.end, p.d) && columns > 0) {
-    ptx::bulk_prefetch_l2(row_of(p.w_down, row) + std::int64_t{column} * 2,
+    ptx::bulk_prefetch_l2(p.w_down.at(row) + std::int64_t{column} * 2,
                           static_cast<std::uint32_t>(columns * 2));
   }
 }

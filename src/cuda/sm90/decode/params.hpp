@@ -4,21 +4,14 @@
 
 #include <cuda.h>
 
+#include "cuda/sm90/boxes.hpp"
 #include "cuda/sm90/decode/schedule.hpp"
 #include "cuda/sm90/decode/table.hpp"
-#include "cuda/sm90/pair_walk.hpp"
+#include "cuda/tile/rows.hpp"
 #include "sluice/plan.hpp"
 #include "sluice/types.hpp"
 
 namespace sluice::cuda::sm90::decode {
-
-/// Rows of a weight matrix as they lie; Layout's row part.
-struct WeightRows {
-  const char* base;
-  long long row_bytes;
-  long long block_bytes;
-  int block_rows;  // 0: all rows are one block
-};
 
 /// A row-major matrix of the kernel's element type; null where the operator has none.
 struct RowMajor {
@@ -46,9 +39,9 @@ struct Params {
   int gate_up;  // else down
   Shares shares;
   PairWalk pair;
-  WeightRows w_gate;
-  WeightRows w_up;
-  WeightRows w_down;
+  tile::Rows w_gate;
+  tile::Rows w_up;
+  tile::Rows w_down;
   RowMajor h_out;  // [m, h]
   RowMajor y;      // [m, d]
   RowMajor x;      // [m, d]

@@ -20,21 +20,16 @@
 
 namespace sluice::cuda::sm90::decode {
 
-__device__ __forceinline__ const char* row_of(const WeightRows& w, int row) {
-  if (w.block_rows == 0) return w.base + row * w.row_bytes;
-  return w.base + row / w.block_rows * w.block_bytes + row % w.block_rows * w.row_bytes;
-}
-
 /// Where a weight producer's row of a block begins; null where it has none. Asked of the block
 /// behind a phase's last one too, where it may lie beyond the matrix and nobody reads it.
 template <class Cfg, bool kGated>
 __device__ __forceinline__ const char* own_row(const Params& p, const Phase& phase, int block) {
   const int slot = weight_slot();
   const SlotRow where = slot_row(slot, kGated);
-  const WeightRows& w = !kGated ? p.w_down : where.up ? p.w_up : p.w_gate;
+  const tile::Rows& w = !kGated ? p.w_down : where.up ? p.w_up : p.w_gate;
   const UnitRange units = phase.block(block);
   const bool mine = slot < Cfg::kRows && where.unit < units.size();
-  return mine ? row_of(w, units.begin + where.unit) : nullptr;
+  return mine ? w.at(units.begin + where.unit) : nullptr;
 }
 
 // Streams the weights of the phase; `source` is own_row() of its first block.

@@ -12,15 +12,18 @@
 #include <cstdint>
 
 #include "cuda/tile/even_shares.hpp"
+#include "cuda/tile/rows.hpp"
 
 namespace sluice::cuda::sm90::decode {
 
-inline constexpr int kMmaRows = 16;  ///< rows of one mma: eight gate and eight up rows, or sixteen
-inline constexpr int kSliceTokens = 8;   ///< columns of one mma, one slice of the reduction
 inline constexpr int kSpanColumns = 64;  ///< 128 bytes: all banks, the span of a swizzle, a box
 
 using tile::even_shares;
 using tile::EvenShares;
+using tile::kMmaRows;
+using tile::kSliceTokens;
+using tile::slot_row;
+using tile::SlotRow;
 using tile::UnitRange;
 
 /// Pairs of gate_up (`gated`) or rows of w_down in a unit.
@@ -111,20 +114,6 @@ struct WeightPrefetch {
     return shares.chunks.part(cta % split).begin * depth;
   }
 };
-
-/// Where row slot `slot` of a stage finds its weights.
-struct SlotRow {
-  int unit = 0;     ///< of the block
-  bool up = false;  ///< gate_up: the up row of the pair
-};
-
-/// Of sixteen slots of gate_up the first eight are gate rows, the others the up rows of the same
-/// pairs: rows r and r + 8 of an mma, which one thread holds.
-[[nodiscard]] constexpr SlotRow slot_row(int slot, bool gated) noexcept {
-  if (!gated) return {slot, false};
-  constexpr int kHalf = kMmaRows / 2;
-  return {slot / kMmaRows * kHalf + slot % kHalf, slot % kMmaRows >= kHalf};
-}
 
 /// The slot of a unit's row (of its gate row; the up row lies kMmaRows / 2 behind).
 [[nodiscard]] constexpr int slot_of_unit(int unit, bool gated) noexcept {

@@ -8,9 +8,11 @@
 #include "cuda/half_types.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernel_rows.hpp"
+#include "cuda/operands.hpp"
 #include "cuda/sm90/decode/params.hpp"
 #include "cuda/sm90/decode/schedule.hpp"
 #include "cuda/sm90/refusals.hpp"
+#include "cuda/sm90/tensor_maps.hpp"
 #include "math/gate.hpp"
 
 namespace sluice::cuda {
@@ -20,13 +22,12 @@ using detail::Reason;
 using detail::refuse;
 using detail::Step;
 using detail::StepView;
+using sm90::decode::kSpanColumns;
 using sm90::decode::Params;
 using sm90::decode::RowMajor;
 using sm90::decode::Shape;
 using sm90::decode::Tiling;
 using ll = long long;
-
-constexpr std::int32_t kBoxColumns = 64;  // 128 bytes: one swizzle span
 
 bool is_gate_up(const Problem& p) { return p.op == Op::kGateUp; }
 
@@ -40,18 +41,6 @@ Reason feature_refusal(const Problem& p) {
   if (p.d >= kMaxDim || p.h >= kMaxDim) {
     return refuse("d and h are %lld and %lld, wanted less than %lld", ll{p.d}, ll{p.h},
                   ll{kMaxDim});
-  }
-  return {};
-}
-
-// Weights and activations move by bulk copies of rows, and the norm reads its rows by 16 bytes.
-Reason stride_refusal(const OperandSpec& spec) {
-  constexpr std::int64_t kUnit = 16;
-  for (const std::int64_t stride : {spec.layout.row_stride_bytes, spec.layout.block_stride_bytes}) {
-    if (stride % kUnit != 0) {
-      return refuse("%s: a stride of %lld bytes is no multiple of %lld", spec.name, ll{stride},
-                    ll{kUnit});
-    }
   }
   return {};
 }
@@ -94,6 +83,7 @@ Reason deferral_refusal(const Problem& p) {
 }
 
 Reason shape_refusal(const Problem& p) {
+  // Weights and activations move by bulk copies of rows, and the norm reads its rows by 16 bytes.
   for (const Operand id : {Operand::kX, Operand::kXResidual, Operand::kXSum, Operand::kWGate,
                            Operand::kWUp, Operand::kWDown}) {
     if (!is_used(p, id)) continue;
@@ -110,7 +100,7 @@ Reason supports(const Problem& p, const Device& device) noexcept {
   if (Reason reason = sm90::device_refusal(device); !reason.empty()) return reason;
   if (Reason reason = feature_refusal(p); !reason.empty()) return reason;
   if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
-  if (Reason reason = sm90::copy_refusal(p); !reason.empty()) return reason;
+  if (Reason reason = unit_refusal(p); !reason.empty()) return reason;
   return shape_refusal(p);
 }
 
@@ -132,15 +122,15 @@ class Launcher {
 
   Status gate_up(const Step* next) {
     SLUICE_TRY(set_input(Operand::kX, params_.x, params_.x_map));
-    params_.w_gate = weights(step_, Operand::kWGate);
-    params_.w_up = weights(step_, Operand::kWUp);
+    params_.w_gate = rows_of(step_, Operand::kWGate);
+    params_.w_up = rows_of(step_, Operand::kWUp);
     if (tiling_.boxes) SLUICE_TRY(set_pair_boxes());
     params_.h_out = matrix(Operand::kH);
     params_.b_gate = step_.pointer(Operand::kBGate);
     params_.b_up = step_.pointer(Operand::kBUp);
     if (p_.norm.enabled) SLUICE_TRY(set_norm());
     if (next != nullptr && next->kernel == step_.kernel && next->problem.op == Op::kDown) {
-      params_.w_down = weights(*next, Operand::kWDown);
+      params_.w_down = rows_of(*next, Operand::kWDown);
       params_.next = sm90::decode::prefetch_of(tiling_, detail::config_as<Tiling>(next->config),
                                                static_cast<int>(p_.d), static_cast<int>(p_.h),
                                                step_.device.sm_count);
@@ -150,8 +140,11 @@ class Launcher {
 
   Status down() {
     SLUICE_TRY(set_input(Operand::kH, params_.h_in, params_.h_map));
-    params_.w_down = weights(step_, Operand::kWDown);
-    if (tiling_.boxes) SLUICE_TRY(set_down_boxes());
+    params_.w_down = rows_of(step_, Operand::kWDown);
+    if (tiling_.boxes) {
+      SLUICE_TRY(sm90::encode_boxes(step_, Operand::kWDown, {kSpanColumns, tile::kMmaRows},
+                                    params_.w_down_map));
+    }
     params_.y = matrix(Operand::kY);
     params_.b_down = step_.pointer(Operand::kBDown);
     if (p_.residual == Residual::kOperand) params_.residual = matrix(Operand::kResidual);
@@ -166,50 +159,21 @@ class Launcher {
     return {base, step_.spec(id).layout.row_stride_bytes};
   }
 
-  [[nodiscard]] static sm90::decode::WeightRows weights(const Step& step, Operand id) {
-    const OperandSpec spec = step.spec(id);
-    const Layout& l = spec.layout;
-    const bool blocks = l.block_rows > 0 && l.block_rows < spec.rows;
-    return {static_cast<const char*>(step.pointer(id)), l.row_stride_bytes, l.block_stride_bytes,
-            blocks ? static_cast<int>(l.block_rows) : 0};
-  }
-
-  // Many tokens come by boxes of 64 columns; columns outside the matrix read as 0.
+  // Many tokens come by boxes; columns outside the matrix read as 0.
   Status set_input(Operand id, RowMajor& rows, CUtensorMap& map) const {
     rows = matrix(id);
     if (!tiling_.boxes && tiling_.tokens <= sm90::decode::kRowTokens) return {};
-    const auto view =
-        make_matrix_view(step_.spec(id), rows.base, kBoxColumns, static_cast<std::int32_t>(p_.m));
-    if (!view) return view.error();
-    return encode_to(*view, rows.base, map);
+    return sm90::encode_boxes(step_, id, {kSpanColumns, static_cast<int>(p_.m)}, map);
   }
 
-  static Status encode_to(const TensorView& view, const void* base, CUtensorMap& map) {
-    const auto encoded = encode(view, base, TensorSwizzle::kSwizzle128);
-    if (!encoded) return encoded.error();
-    map = *encoded;
-    return {};
-  }
-
-  // Boxes of 64 columns of eight gate and eight up rows.
+  // Boxes of eight gate and eight up rows.
   Status set_pair_boxes() {
-    const void* const gate = step_.pointer(Operand::kWGate);
-    const void* const up = step_.pointer(Operand::kWUp);
-    const auto pair = make_pair_view(step_.spec(Operand::kWGate), gate, up, kBoxColumns, 1);
-    if (!pair) return pair.error();
-    SLUICE_TRY(encode_to(pair->view, pair->up_first ? up : gate, params_.w_pair_map));
-    params_.pair = {pair->view.rank, static_cast<int>(pair->groups_a_block), pair->groups_a_copy,
-                    pair->groups_a_run};
-    params_.up_first = pair->up_first ? 1 : 0;
+    const auto pairs = sm90::encode_pairs(step_, 1, 1);
+    if (!pairs) return pairs.error();
+    params_.w_pair_map = pairs->map;
+    params_.pair = pairs->walk;
+    params_.up_first = pairs->up_first;
     return {};
-  }
-
-  Status set_down_boxes() {
-    const void* const base = step_.pointer(Operand::kWDown);
-    const auto view =
-        make_matrix_view(step_.spec(Operand::kWDown), base, kBoxColumns, sm90::decode::kMmaRows);
-    if (!view) return view.error();
-    return encode_to(*view, base, params_.w_down_map);
   }
 
   Status set_norm() {

@@ -4,9 +4,9 @@
 
 #include <cuda.h>
 
+#include "cuda/sm90/boxes.hpp"
 #include "cuda/sm90/gemm/table.hpp"
 #include "cuda/sm90/limits.hpp"
-#include "cuda/sm90/pair_walk.hpp"
 #include "sluice/types.hpp"
 
 namespace sluice::cuda::sm90::gemm {

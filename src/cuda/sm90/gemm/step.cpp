@@ -10,6 +10,7 @@
 #include "cuda/host/status.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernel_rows.hpp"
+#include "cuda/operands.hpp"
 #include "cuda/sm90/gemm/launch.hpp"
 #include "cuda/sm90/gemm/products.hpp"
 #include "cuda/sm90/refusals.hpp"
@@ -103,21 +104,14 @@ Reason grad_rows_refusal(const Problem& p) {
     return refuse("%s: is %s, wanted fp32 or %s", spec.name, to_string(spec.dtype),
                   to_string(p.x_dtype));
   }
-  const std::int64_t pair = 2 * size_bytes(spec.dtype);
-  const Layout& l = spec.layout;
-  if (l.row_stride_bytes % pair != 0 || l.block_stride_bytes % pair != 0) {
-    return refuse(
-        "%s: strides of rows and blocks are %lld and %lld bytes, wanted multiples of %lld",
-        spec.name, ll{l.row_stride_bytes}, ll{l.block_stride_bytes}, ll{pair});
-  }
-  return {};
+  return stride_refusal(spec, 2 * size_bytes(spec.dtype));
 }
 
 Reason supports(const Problem& p, const Device& device) noexcept {
   if (Reason reason = sm90::device_refusal(device); !reason.empty()) return reason;
   if (p.norm.enabled) return refuse("has no norm prologue");
   if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
-  if (Reason reason = sm90::copy_refusal(p); !reason.empty()) return reason;
+  if (Reason reason = unit_refusal(p); !reason.empty()) return reason;
   if (Reason reason = shape_refusal(p); !reason.empty()) return reason;
   return grad_rows_refusal(p);
 }

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <span>
 
+#include "cuda/sm90/boxes.hpp"
 #include "cuda/sm90/gemm/stream_k/schedule.hpp"
 
 namespace sluice::cuda::sm90::gemm {
@@ -274,12 +275,8 @@ std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept;
 [[nodiscard]] Tiling best_input_grad(std::int64_t m, std::int64_t d, std::int64_t h,
                                      int sm_count) noexcept;
 
-/// Columns and rows of one box of the tensor maps of what the epilogue writes, and of what
-/// gate_up_grad's reads: as wide as a swizzle allows.
-struct Box {
-  int cols;
-  int rows;
-};
+/// A box of the tensor maps of what the epilogue writes, and of what gate_up_grad's reads: as wide
+/// as a swizzle allows.
 [[nodiscard]] constexpr Box out_box(const Tiling& t, GemmKind kind) noexcept {
   if (t.swaps_ab()) return {16, kPassTokens};
   const int cols = kind == GemmKind::kGateUp ? t.tile_n / 2 : t.tile_n;

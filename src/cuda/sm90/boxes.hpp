@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both Hopper kernels know of the weights of gate and up as one tensor.
+// What both Hopper kernels and the host know of tensor maps' boxes.
 #pragma once
 
 namespace sluice::cuda::sm90 {
+
+/// What one copy brings or stores, elements.
+struct Box {
+  int cols;
+  int rows;
+};
 
 // How the copies of the paired weight view step along its groups; see cuda/host/tensor_map.hpp.
 struct PairWalk {
