@@ -37,6 +37,13 @@ inline constexpr std::int64_t kUnitBytes = 16;
       ll{l.row_stride_bytes}, ll{l.block_stride_bytes}, ll{unit});
 }
 
+/// A step's operand without blocks.
+[[nodiscard]] inline tile::RowMajor row_major(const detail::Step& step, Operand id) noexcept {
+  void* const base = step.pointer(id);
+  if (base == nullptr) return {};
+  return {static_cast<char*>(base), step.spec(id).layout.row_stride_bytes};
+}
+
 /// Where the rows of a step's operand lie; a null base where the step has none.
 [[nodiscard]] inline tile::Rows rows_of(const detail::Step& step, Operand id) noexcept {
   const OperandSpec spec = step.spec(id);

@@ -42,8 +42,8 @@ struct AllReduceConfig {
   static constexpr bool kLl = kLlForm;
 };
 
-__device__ __forceinline__ uint4* at(const Rows& rows, std::int64_t row) {
-  return reinterpret_cast<uint4*>(rows.base + row * rows.row_stride_bytes);
+__device__ __forceinline__ uint4* at(const tile::RowMajor& rows, std::int64_t row) {
+  return reinterpret_cast<uint4*>(rows.base + row * rows.row_bytes);
 }
 
 // Everything that a CTA does, in phases.

@@ -6,6 +6,7 @@
 
 #include "cuda/all_reduce/protocol.hpp"
 #include "cuda/host/launch.hpp"
+#include "cuda/tile/rows.hpp"
 #include "sluice/types.hpp"
 
 namespace sluice::cuda::all_reduce {
@@ -19,20 +20,14 @@ struct Grid {
   int cuts = 1;
 };
 
-/// Rows of contiguous columns. A null base is an absent operand.
-struct Rows {
-  char* base = nullptr;
-  std::int64_t row_stride_bytes = 0;  // 0: one row, repeated
-};
-
 struct AllReduceParams {
   Geometry geometry;
   int rank = 0;
-  int vectors = 0;  // of a row: 8 columns each
-  Rows part;        // this rank's, 16-byte aligned like all rows
-  Rows residual;
-  Rows y;
-  Rows y_norm;
+  int vectors = 0;      // of a row: 8 columns each
+  tile::RowMajor part;  // this rank's, 16-byte aligned like all rows
+  tile::RowMajor residual;
+  tile::RowMajor y;
+  tile::RowMajor y_norm;
   const void* bias = nullptr;         // [cols]
   const void* norm_weight = nullptr;  // [cols]
   float norm_weight_offset = 0;

@@ -2,7 +2,6 @@
 // cuda.all_reduce: y summed over ranks, and the next RMSNorm of it.
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 
 #include "cuda/all_reduce/all_reduce.hpp"
 #include "cuda/half_types.hpp"
@@ -15,7 +14,6 @@ namespace {
 using all_reduce::Form;
 using all_reduce::Geometry;
 using all_reduce::Grid;
-using all_reduce::Rows;
 using detail::Reason;
 using detail::refuse;
 using detail::Step;
@@ -96,19 +94,14 @@ Grid grid_of(const Problem& p, const Geometry& g, const Device& device, bool sha
 
 Status launch(const Step& step, const Step* /*next*/) noexcept {
   const Problem& p = step.problem;
-  const auto rows = [&](Operand id) {
-    void* const base = step.pointer(id);
-    if (base == nullptr) return Rows{};
-    return Rows{static_cast<char*>(base), step.spec(id).layout.row_stride_bytes};
-  };
   all_reduce::AllReduceParams params;
   params.geometry = geometry_of(p, detail::config_as<Form>(step.config));
   params.rank = p.reduce.rank;
   params.vectors = static_cast<int>(p.d / 8);
-  params.part = rows(Operand::kX);
-  params.residual = rows(Operand::kResidual);
-  params.y = rows(Operand::kY);
-  params.y_norm = rows(Operand::kYNorm);
+  params.part = row_major(step, Operand::kX);
+  params.residual = row_major(step, Operand::kResidual);
+  params.y = row_major(step, Operand::kY);
+  params.y_norm = row_major(step, Operand::kYNorm);
   params.bias = step.pointer(Operand::kBDown);
   params.norm_weight = step.pointer(Operand::kNextNormWeight);
   params.norm_weight_offset = p.reduce.norm.weight_offset;

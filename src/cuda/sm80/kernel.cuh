@@ -350,10 +350,10 @@ template <class Cfg>
 Status launch_config(const GemmLaunch& launch, GemmParams& p) noexcept {
   p.m_tiles = (p.m + Cfg::kTileM - 1) / Cfg::kTileM;
   p.n_tiles = (p.n + Cfg::kOutCols - 1) / Cfg::kOutCols;
-  LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(p.m_tiles) * static_cast<unsigned>(p.n_tiles));
-  shape.block = dim3(Cfg::kThreads);
-  shape.smem_bytes = Cfg::kSmem;
+  const LaunchShape shape{
+      .grid = static_cast<unsigned>(p.m_tiles) * static_cast<unsigned>(p.n_tiles),
+      .block = Cfg::kThreads,
+      .smem_bytes = Cfg::kSmem};
   return cuda::launch<gemm<Cfg>>(launch.device, shape, launch.stream, p);
 }
 

@@ -20,6 +20,12 @@ struct Rows {
   }
 };
 
+/// A matrix without blocks; null where the step has none.
+struct RowMajor {
+  char* base = nullptr;
+  long long row_bytes = 0;
+};
+
 inline constexpr int kMmaRows = 16;     ///< of one mma: eight gate and eight up rows, or sixteen
 inline constexpr int kSliceTokens = 8;  ///< columns of one mma
 

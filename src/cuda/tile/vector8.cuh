@@ -2,8 +2,6 @@
 // Eight 16-bit elements of a row as floats: one 16-byte access each way.
 #pragma once
 
-#include <cstdint>
-
 namespace sluice::cuda {
 
 template <class Element>

@@ -436,10 +436,9 @@ __global__ void __launch_bounds__(Cfg::kThreads, 1) decode(const __grid_constant
 
 template <class Cfg>
 Status launch_config(const Launch& launch, const Params& p) noexcept {
-  LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(p.shares.groups * p.split));
-  shape.block = dim3(Cfg::kThreads);
-  shape.smem_bytes = static_cast<std::size_t>(smem_bytes(launch.tiling));
+  const LaunchShape shape{.grid = static_cast<unsigned>(p.shares.groups * p.split),
+                          .block = Cfg::kThreads,
+                          .smem_bytes = static_cast<std::size_t>(smem_bytes(launch.tiling))};
   return cuda::launch<decode<Cfg>>(launch.device, shape, launch.stream, p);
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <iterator>
 
 #include "cuda/kernel_rows.hpp"
 #include "cuda/sm80/decode/launch.hpp"

@@ -35,7 +35,7 @@ __device__ __forceinline__ void prefetch_residual(const Params& p) {
   const int step = static_cast<int>(gridDim.x) * 32;
   for (int at = line * kLineBytes; at < p.d * 2; at += step * kLineBytes) {
     for (int token = 0; token < p.m; ++token) {
-      ptx::prefetch_l2(static_cast<const char*>(residual.base) + token * residual.row_bytes + at);
+      ptx::prefetch_l2(residual.base + token * residual.row_bytes + at);
     }
   }
 }

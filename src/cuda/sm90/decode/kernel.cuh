@@ -161,7 +161,7 @@ __device__ __forceinline__ void produce_activations(const Params& p, const Smem<
   const bool gate_up = p.gate_up != 0;
   const Phase phase = own_phase<Cfg>(p);
   const RowMajor& from = gate_up ? p.x : p.h_in;
-  const char* row = static_cast<const char*>(from.base) + lane * from.row_bytes;
+  const char* row = from.base + lane * from.row_bytes;
   const bool adds = Cfg::kNorm && p.norm.residual.base != nullptr;
   const int inputs = adds ? 2 : 1;
   const bool brings_residual = adds && lane >= Cfg::kDepth / kSpanColumns;

@@ -13,12 +13,11 @@ namespace {
 
 template <class Cfg>
 Status launch_config(const Launch& launch, const Params& params) noexcept {
-  LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(launch.ctas));
-  shape.block = dim3(kThreads);
-  shape.smem_bytes = Smem<Cfg>::kBytes;
-  shape.programmatic = true;
-  shape.cluster = static_cast<unsigned>(launch.tiling.split);
+  const LaunchShape shape{.grid = static_cast<unsigned>(launch.ctas),
+                          .block = kThreads,
+                          .smem_bytes = Smem<Cfg>::kBytes,
+                          .programmatic = true,
+                          .cluster = static_cast<unsigned>(launch.tiling.split)};
   return cuda::launch<decode<Cfg>>(launch.device, shape, launch.stream, params);
 }
 

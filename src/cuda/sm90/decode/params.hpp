@@ -13,11 +13,7 @@
 
 namespace sluice::cuda::sm90::decode {
 
-/// A row-major matrix of the kernel's element type; null where the operator has none.
-struct RowMajor {
-  void* base;
-  long long row_bytes;
-};
+using tile::RowMajor;
 
 /// A deferred norm, of x and what is added to it; gate_up stores their sum.
 struct DeferredNorm {

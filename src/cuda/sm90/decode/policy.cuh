@@ -160,8 +160,7 @@ __device__ __forceinline__ Phase own_phase(const Params& p) {
 
 template <class Element>
 __device__ __forceinline__ Element* element_at(const RowMajor& matrix, int row, int column) {
-  return reinterpret_cast<Element*>(static_cast<char*>(matrix.base) + row * matrix.row_bytes) +
-         column;
+  return reinterpret_cast<Element*>(matrix.base + row * matrix.row_bytes) + column;
 }
 
 // This consumer warp has read the stage.

@@ -9,8 +9,6 @@
 // units and divide the chunks among them.
 #pragma once
 
-#include <cstdint>
-
 #include "cuda/tile/even_shares.hpp"
 #include "cuda/tile/rows.hpp"
 

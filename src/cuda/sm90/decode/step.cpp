@@ -24,7 +24,6 @@ using detail::Step;
 using detail::StepView;
 using sm90::decode::kSpanColumns;
 using sm90::decode::Params;
-using sm90::decode::RowMajor;
 using sm90::decode::Shape;
 using sm90::decode::Tiling;
 using ll = long long;
@@ -125,7 +124,7 @@ class Launcher {
     params_.w_gate = rows_of(step_, Operand::kWGate);
     params_.w_up = rows_of(step_, Operand::kWUp);
     if (tiling_.boxes) SLUICE_TRY(set_pair_boxes());
-    params_.h_out = matrix(Operand::kH);
+    params_.h_out = row_major(step_, Operand::kH);
     params_.b_gate = step_.pointer(Operand::kBGate);
     params_.b_up = step_.pointer(Operand::kBUp);
     if (p_.norm.enabled) SLUICE_TRY(set_norm());
@@ -145,23 +144,16 @@ class Launcher {
       SLUICE_TRY(sm90::encode_boxes(step_, Operand::kWDown, {kSpanColumns, tile::kMmaRows},
                                     params_.w_down_map));
     }
-    params_.y = matrix(Operand::kY);
+    params_.y = row_major(step_, Operand::kY);
     params_.b_down = step_.pointer(Operand::kBDown);
-    if (p_.residual == Residual::kOperand) params_.residual = matrix(Operand::kResidual);
+    if (p_.residual == Residual::kOperand) params_.residual = row_major(step_, Operand::kResidual);
     return start();
   }
 
  private:
-  // Null for operands that are absent.
-  [[nodiscard]] RowMajor matrix(Operand id) const {
-    void* const base = step_.pointer(id);
-    if (base == nullptr) return {};
-    return {base, step_.spec(id).layout.row_stride_bytes};
-  }
-
   // Many tokens come by boxes; columns outside the matrix read as 0.
-  Status set_input(Operand id, RowMajor& rows, CUtensorMap& map) const {
-    rows = matrix(id);
+  Status set_input(Operand id, tile::RowMajor& rows, CUtensorMap& map) const {
+    rows = row_major(step_, id);
     if (!tiling_.boxes && tiling_.tokens <= sm90::decode::kRowTokens) return {};
     return sm90::encode_boxes(step_, id, {kSpanColumns, static_cast<int>(p_.m)}, map);
   }
@@ -181,7 +173,7 @@ class Launcher {
     params_.norm.weight_offset = p_.norm.weight_offset;
     params_.norm.eps = p_.norm.eps;
     if (!p_.norm.add) return {};
-    params_.norm.r = matrix(Operand::kXSum);
+    params_.norm.r = row_major(step_, Operand::kXSum);
     return set_input(Operand::kXResidual, params_.norm.residual, params_.x_residual_map);
   }
 

@@ -243,13 +243,9 @@ WeightPrefetch prefetch_of(const Tiling& gate_up, const Tiling& down, int d, int
 
 void name_tiling(const Tiling& t, std::span<char> out) noexcept {
   const char* kind = t.norm ? "bn" : t.boxes ? "b" : "t";
-  if (t.split == 1) {
-    std::snprintf(out.data(), out.size(), "%s%dr%dk%ds%d", kind, t.tokens, t.rows, t.depth,
-                  t.stages);
-  } else {
-    std::snprintf(out.data(), out.size(), "%s%dr%dk%ds%dx%d", kind, t.tokens, t.rows, t.depth,
-                  t.stages, t.split);
-  }
+  const char* split = t.split == 4 ? "x4" : t.split == 2 ? "x2" : "";
+  std::snprintf(out.data(), out.size(), "%s%dr%dk%ds%d%s", kind, t.tokens, t.rows, t.depth,
+                t.stages, split);
 }
 
 }  // namespace sluice::cuda::sm90::decode

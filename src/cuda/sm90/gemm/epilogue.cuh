@@ -143,8 +143,8 @@ __device__ __forceinline__ Pair plain_pair(const GemmParams& p, const float (&d)
     v.lo += b.lo;
     v.hi += b.hi;
   }
-  if (p.residual != nullptr && row < p.m) {
-    const char* line = static_cast<const char*>(p.residual) + row * p.residual_row_bytes;
+  if (p.residual.base != nullptr && row < p.m) {
+    const char* line = p.residual.base + row * p.residual.row_bytes;
     const Pair r = load_pair<Element>(line, col, col < p.n, col + 1 < p.n);
     v.lo += r.lo;
     v.hi += r.hi;

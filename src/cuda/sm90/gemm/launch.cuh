@@ -39,14 +39,13 @@ struct GemmConfig : TileConfig<kGemmKind, Element, kTileM, kTiling.tile_n, kTili
 
 template <class Cfg>
 Status launch_config(const GemmLaunch& launch, GemmParams& p) noexcept {
-  LaunchShape launched;
   const int ctas = set_order(launch, Cfg::kKind, p);
-  launched.grid = dim3(static_cast<unsigned>(ctas));
-  launched.block = dim3(kThreads);
-  launched.smem_bytes = Cfg::kSmemBytes;
-  launched.programmatic = starts_early(launch.tiling, ctas, launch.sm_count);
-  launched.cluster = Cfg::kCluster;
-  return cuda::launch<gemm<Cfg>>(launch.device, launched, launch.stream, p);
+  const LaunchShape shape{.grid = static_cast<unsigned>(ctas),
+                          .block = kThreads,
+                          .smem_bytes = Cfg::kSmemBytes,
+                          .programmatic = starts_early(launch.tiling, ctas, launch.sm_count),
+                          .cluster = Cfg::kCluster};
+  return cuda::launch<gemm<Cfg>>(launch.device, shape, launch.stream, p);
 }
 
 template <GemmKind kKind>

@@ -9,9 +9,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/host/status.hpp"
-#include "cuda/sm90/gemm/params.hpp"
 #include "cuda/sm90/gemm/table.hpp"
+#include "cuda/sm90/limits.hpp"
+#include "sluice/status.hpp"
 
 namespace sluice::cuda::sm90::gemm {
 

@@ -15,6 +15,7 @@
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm90/gemm/params.hpp"
 #include "cuda/sm90/gemm/tile.cuh"
+#include "cuda/sm90/limits.hpp"
 #include "cuda/tile/ring.cuh"
 
 namespace sluice::cuda::sm90::gemm {

@@ -6,7 +6,7 @@
 
 #include "cuda/sm90/boxes.hpp"
 #include "cuda/sm90/gemm/table.hpp"
-#include "cuda/sm90/limits.hpp"
+#include "cuda/tile/rows.hpp"
 #include "sluice/types.hpp"
 
 namespace sluice::cuda::sm90::gemm {
@@ -35,12 +35,6 @@ struct GradRows {
   int accumulate;  // added to what is there
 };
 
-/// A row-major matrix of the kernel's element type, written from registers.
-struct OutputRows {
-  char* base;
-  long long row_bytes;
-};
-
 struct GemmParams {
   CUtensorMap x;       // [m, k]: x, h, dy or dg, box 64 x 128; weight grad: [k, m], box 64 x 64
   CUtensorMap x_tail;  // as x, box 64 x the rows of the last row tile, if it is not whole
@@ -65,10 +59,9 @@ struct GemmParams {
   int writes_h;       // gate_up_grad: h is stored
   int lockstep_word;  // by which CTAs keep in step; below 0: they need not
   Gate gate;
-  const void* bias0;     // gate's or down's; null for none
-  const void* bias1;     // up's
-  const void* residual;  // [m, n], output type; null for none
-  long long residual_row_bytes;
+  const void* bias0;        // gate's or down's; null for none
+  const void* bias1;        // up's
+  tile::RowMajor residual;  // [m, n], output type
 };
 
 }  // namespace sluice::cuda::sm90::gemm

@@ -2,6 +2,7 @@
 #include "cuda/sm90/gemm/products.hpp"
 
 #include "cuda/host/workspace.hpp"
+#include "cuda/operands.hpp"
 #include "cuda/sm90/gemm/launch.hpp"
 #include "cuda/sm90/gemm/split_k/params.hpp"
 #include "cuda/sm90/gemm/stream_k/params.hpp"
@@ -23,18 +24,14 @@ Status encode_input(const Step& step, Operand id, const Tiling& tiling, CUtensor
   return left == 0 ? Status{} : encode_boxes(step, id, {kTileK, left}, tail);
 }
 
-OutputRows rows_of(const Step& step, Operand id) {
-  return {static_cast<char*>(step.pointer(id)), step.spec(id).layout.row_stride_bytes};
-}
-
 // Of a kernel that stores rows from registers, StreamKParams or SplitKParams.
 template <class Params>
 Params row_params(const Step& step, const GemmParams& gemm, Operand out) {
   Params params{};
   params.gemm = gemm;
-  params.out = rows_of(step, out);
-  params.g = rows_of(step, Operand::kG);
-  params.u = rows_of(step, Operand::kU);
+  params.out = row_major(step, out);
+  params.g = row_major(step, Operand::kG);
+  params.u = row_major(step, Operand::kU);
   return params;
 }
 
@@ -99,11 +96,7 @@ Status down(const Step& step, const Tiling& tiling) noexcept {
   SLUICE_TRY(
       encode_boxes(step, Operand::kWDown, {kTileK, tiling.tile_n / tiling.cluster}, params.w));
   params.bias0 = step.pointer(Operand::kBDown);
-  if (p.residual == Residual::kOperand) {
-    const OutputRows residual = rows_of(step, Operand::kResidual);
-    params.residual = residual.base;
-    params.residual_row_bytes = residual.row_bytes;
-  }
+  if (p.residual == Residual::kOperand) params.residual = row_major(step, Operand::kResidual);
   SLUICE_TRY(encode_input(step, Operand::kH, tiling, params.x, params.x_tail));
   if (tiling.is_split_k()) {
     auto split = row_params<SplitKParams>(step, params, Operand::kY);

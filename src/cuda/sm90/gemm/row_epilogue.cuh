@@ -22,8 +22,8 @@ struct Turn : Cfg {
 
 // Writes a warp's 16 rows of the output from row `row0`; values as for store_rows().
 template <class Cfg, class Values>
-__device__ __forceinline__ void write_rows(const GemmParams& p, const OutputRows& out, Tile tile,
-                                           int row0, const Values& values) {
+__device__ __forceinline__ void write_rows(const GemmParams& p, const tile::RowMajor& out,
+                                           Tile tile, int row0, const Values& values) {
   const int lane = threadIdx.x % 32;
   const int col0 = tile.n * Cfg::kOutCols + lane % 4 * 2;
 #pragma unroll

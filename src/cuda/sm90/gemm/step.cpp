@@ -11,7 +11,6 @@
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "cuda/operands.hpp"
-#include "cuda/sm90/gemm/launch.hpp"
 #include "cuda/sm90/gemm/products.hpp"
 #include "cuda/sm90/refusals.hpp"
 
@@ -44,35 +43,33 @@ bool may_copy(const Problem& p, Operand id) {
   return x.rows * copy_stride(x) <= kMostBytes;
 }
 
+GemmShape forward_shape(const Problem& p, const Device& device) {
+  const bool gate_up = p.op == Op::kGateUp;
+  const Operand weights = gate_up ? Operand::kWGate : Operand::kWDown;
+  GemmShape shape = gate_up ? GemmShape{p.m, 2 * p.h, p.d, GemmKind::kGateUp, device.sm_count}
+                            : GemmShape{p.m, p.d, p.h, GemmKind::kDown, device.sm_count};
+  shape.narrow_l2 = sm90::gemm::has_narrow_l2(device.l2_bytes);
+  shape.x_pitch = pitch_of(p, input_of(p));
+  shape.may_copy_x = may_copy(p, input_of(p));
+  shape.w_pitch = pitch_of(p, weights);
+  if (!gate_up) return shape;
+  const Layout w = operand_spec(p, weights).layout;
+  if (w.block_rows < p.h) shape.block_groups = w.block_rows / kPairGroupRows;
+  shape.turns = blocks_alternate(w);
+  shape.long_epilogue = p.gate.activation == Activation::kGeluErf;
+  return shape;
+}
+
 GemmShape shape_of(const Problem& p, const Device& device) {
-  const bool narrow_l2 = sm90::gemm::has_narrow_l2(device.l2_bytes);
   switch (p.op) {
-    case Op::kGateUp: {
-      GemmShape shape{p.m, 2 * p.h, p.d, GemmKind::kGateUp, device.sm_count};
-      const Layout w = operand_spec(p, Operand::kWGate).layout;
-      if (w.block_rows < p.h) shape.block_groups = w.block_rows / kPairGroupRows;
-      shape.turns = blocks_alternate(w);
-      shape.long_epilogue = p.gate.activation == Activation::kGeluErf;
-      shape.narrow_l2 = narrow_l2;
-      shape.x_pitch = pitch_of(p, Operand::kX);
-      shape.may_copy_x = may_copy(p, Operand::kX);
-      shape.w_pitch = pitch_of(p, Operand::kWGate);
-      return shape;
-    }
-    case Op::kDown: {
-      GemmShape shape{p.m, p.d, p.h, GemmKind::kDown, device.sm_count};
-      shape.narrow_l2 = narrow_l2;
-      shape.x_pitch = pitch_of(p, Operand::kH);
-      shape.may_copy_x = may_copy(p, Operand::kH);
-      shape.w_pitch = pitch_of(p, Operand::kWDown);
-      return shape;
-    }
     case Op::kGateUpGrad:
       return {p.m, p.h, p.d, GemmKind::kGateUpGrad, device.sm_count};
     case Op::kInputGrad:
       return {p.m, p.d, 2 * p.h, GemmKind::kInputGrad, device.sm_count};
-    default:
+    case Op::kWeightGrad:
       return {p.h, p.d, p.m, GemmKind::kWeightGrad, device.sm_count};
+    default:
+      return forward_shape(p, device);
   }
 }
 

@@ -28,12 +28,11 @@ Status launch_config(const GemmLaunch& launch, SplitKParams& p) noexcept {
   p.split = launch.tiling.split;
   gemm.order.m_tiles = (gemm.m + kTileM - 1) / kTileM;
   const int columns = (gemm.n + Cfg::kOutCols - 1) / Cfg::kOutCols;
-  LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(gemm.order.m_tiles * columns * p.split));
-  shape.block = dim3(kThreads);
-  shape.smem_bytes = Cfg::kSmemBytes;
-  shape.programmatic = true;
-  shape.cluster = static_cast<unsigned>(p.split);
+  const LaunchShape shape{.grid = static_cast<unsigned>(gemm.order.m_tiles * columns * p.split),
+                          .block = kThreads,
+                          .smem_bytes = Cfg::kSmemBytes,
+                          .programmatic = true,
+                          .cluster = static_cast<unsigned>(p.split)};
   return cuda::launch<split_k<Cfg>>(launch.device, shape, launch.stream, p);
 }
 

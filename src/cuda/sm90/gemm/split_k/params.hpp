@@ -7,11 +7,11 @@
 namespace sluice::cuda::sm90::gemm {
 
 struct SplitKParams {
-  GemmParams gemm;  // of its order m_tiles alone; its output maps are not used
-  OutputRows out;   // h or y
-  OutputRows g;     // gate_up, if gemm.save
-  OutputRows u;     // as g
-  int split;        // CTAs of a cluster; set by the launch
+  GemmParams gemm;     // of its order m_tiles alone; its output maps are not used
+  tile::RowMajor out;  // h or y
+  tile::RowMajor g;    // gate_up, if gemm.save
+  tile::RowMajor u;    // as g
+  int split;           // CTAs of a cluster; set by the launch
 };
 
 /// Sets what the tiling says and enqueues the kernel, programmatically. launch.cu.

@@ -37,11 +37,10 @@ Status launch_config(const GemmLaunch& launch, StreamKParams& p) noexcept {
   p.schedule = stream_k_schedule(
       {gemm.m, std::int64_t{gemm.n} * 2, gemm.k, GemmKind::kGateUp, launch.sm_count},
       launch.tiling);
-  LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(p.schedule.workers));
-  shape.block = dim3(Cfg::kThreads);
-  shape.smem_bytes = Cfg::kSmemBytes;
-  shape.programmatic = true;
+  const LaunchShape shape{.grid = static_cast<unsigned>(p.schedule.workers),
+                          .block = Cfg::kThreads,
+                          .smem_bytes = Cfg::kSmemBytes,
+                          .programmatic = true};
   return cuda::launch<stream_k<Cfg>>(launch.device, shape, launch.stream, p);
 }
 

@@ -8,12 +8,12 @@
 namespace sluice::cuda::sm90::gemm {
 
 struct StreamKParams {
-  GemmParams gemm;   // x with boxes of the tiling's rows; its output maps are used if swapped
-  StreamK schedule;  // set by the launch
-  OutputRows out;    // h
-  OutputRows g;      // if gemm.save
-  OutputRows u;      // as g
-  float* partials;   // stream_k_partial_bytes()
+  GemmParams gemm;     // x with boxes of the tiling's rows; its output maps are used if swapped
+  StreamK schedule;    // set by the launch
+  tile::RowMajor out;  // h
+  tile::RowMajor g;    // if gemm.save
+  tile::RowMajor u;    // as g
+  float* partials;     // stream_k_partial_bytes()
   WorkspaceHeader* header;  // tickets
 };
 
