@@ -45,19 +45,6 @@ struct Target {
   std::optional<struct stat> old;  ///< of the file that is there
 };
 
-// Where a path leads through symbolic links, also where nothing is there.
-std::string followed(std::string path) {
-  std::array<char, PATH_MAX> link{};
-  for (int i = 0; i < kMaxLinks; ++i) {
-    const ssize_t size = readlink(path.c_str(), link.data(), link.size());
-    if (size <= 0) break;
-    const std::string_view to(link.data(), static_cast<std::size_t>(size));
-    path.resize(to.front() == '/' ? 0 : path.rfind('/') + 1);
-    path += to;
-  }
-  return path;
-}
-
 Expected<Target> target_of(const std::string& path) {
   Target target{followed(path), {}};
   // As a write in place would open it: a file that may not be written is not replaced either.
@@ -122,6 +109,18 @@ class Beside {
 };
 
 }  // namespace
+
+std::string followed(std::string path) {
+  std::array<char, PATH_MAX> link{};
+  for (int i = 0; i < kMaxLinks; ++i) {
+    const ssize_t size = readlink(path.c_str(), link.data(), link.size());
+    if (size <= 0) break;
+    const std::string_view to(link.data(), static_cast<std::size_t>(size));
+    path.resize(to.front() == '/' ? 0 : path.rfind('/') + 1);
+    path += to;
+  }
+  return path;
+}
 
 Status replace_file(const std::string& path, const std::function<Status(const Append&)>& write) {
   const auto target = target_of(path);

@@ -11,6 +11,9 @@
 
 namespace sluice::files {
 
+/// Where a path leads through symbolic links, also where nothing is there.
+[[nodiscard]] std::string followed(std::string path);
+
 /// Replaces the content of a file; makes the file where there is none. A file beside it is written,
 /// synced to the disk and renamed, so that a reader sees the old content or the new one, and a
 /// failure leaves the old one. A symbolic link stays: what it leads to is replaced. An existing

@@ -119,7 +119,8 @@ Expected<std::optional<std::string>> read_file(const char* path) {
 
 Status update_file(const char* path,
                    const std::function<Expected<std::string>(std::string_view)>& change) {
-  Lock lock(std::string(path) + ".lock");
+  // Of the file itself: writers by a link and by what it leads to exclude each other.
+  Lock lock(files::followed(path) + ".lock");
   SLUICE_TRY(lock.take());
   const auto old = read_file(path);
   if (!old) return old.error();

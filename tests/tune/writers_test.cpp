@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -42,13 +43,16 @@ class Writers : public testing::Test {
   // Saves entries for `count` token counts from `first` on, each by a scheduler of its own, which
   // has it from a file. Those stay until the end of the test: a writer may be killed.
   bool save_entries(std::int64_t first, std::int64_t count) const {
+    return save_entries(first, count, path);
+  }
+  bool save_entries(std::int64_t first, std::int64_t count, const std::string& to) const {
     const Device cpu = cpu_device();
     for (std::int64_t m = first; m < first + count; ++m) {
       Scheduler scheduler(cpu);
       const std::string own = sources.write(
           std::to_string(m),
           std::string(kHeader) + line_of(entry_of(mlp(m), cpu, "cpu.simd", "c"), cpu));
-      if (!scheduler.load(own.c_str()) || !scheduler.save(path.c_str())) return false;
+      if (!scheduler.load(own.c_str()) || !scheduler.save(to.c_str())) return false;
     }
     return true;
   }
@@ -80,6 +84,33 @@ TEST_F(Writers, ThreadsLoseNothing) {
   reader.join();
   expect_entries(path, kThreads * kEach);
   EXPECT_EQ(folder.files(), 1U) << "the cache, without its lock";
+}
+
+// By links and by what they lead to, in turn: one file has one lock.
+TEST_F(Writers, ByALinkAndByItsTargetLoseNothing) {
+  constexpr std::int64_t kThreads = 8;
+  constexpr std::int64_t kEach = 16;
+  const Folder elsewhere;
+  const std::string by_name = folder.path("link");
+  const std::string by_path = elsewhere.path("link");
+  std::filesystem::create_symlink("cache", by_name);
+  std::filesystem::create_symlink(by_name, by_path);  // through the other
+  const std::array names = {path, by_name, by_path};
+  std::vector<std::thread> writers;
+  for (std::int64_t i = 0; i < kThreads; ++i) {
+    writers.emplace_back([&, i] {
+      for (std::int64_t k = 0; k < kEach; ++k) {
+        const std::string& name = names.at(static_cast<std::size_t>(i + k) % names.size());
+        EXPECT_TRUE(save_entries(1 + i * kEach + k, 1, name));
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  expect_entries(path, kThreads * kEach);
+  EXPECT_EQ(folder.files(), 2U) << "the cache and its link, without a lock";
+  EXPECT_EQ(elsewhere.files(), 1U) << "the other link";
+  EXPECT_TRUE(std::filesystem::is_symlink(by_name));
+  EXPECT_TRUE(std::filesystem::is_symlink(by_path));
 }
 
 TEST_F(Writers, ProcessesLoseNothing) {
