@@ -37,7 +37,9 @@ ordered_json rounded(const ordered_json& value) {
   if (!value.is_number_float()) return value;
   const double number = value;
   if (!std::isfinite(number)) return nullptr;
-  return std::strtod(fmt::format("{:.{}g}", number, kSignificantDigits).c_str(), nullptr);
+  const double shown =
+      std::strtod(fmt::format("{:.{}g}", number, kSignificantDigits).c_str(), nullptr);
+  return std::isfinite(shown) ? shown : number;  // the largest doubles, rounded up, are none
 }
 
 struct Table {

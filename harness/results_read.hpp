@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "sluice/status.hpp"
 
@@ -14,8 +15,12 @@ struct ReadResults {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();   ///< an object each, in full
 };
 
-/// Reads what results_text() wrote. Errors: kInvalidArgument where the file cannot be read or has
-/// not the form; the message names it.
+/// Reads what results_text() wrote; `name` begins every message. Errors: kInvalidArgument where it
+/// has not the form.
+[[nodiscard]] Expected<ReadResults> read_results(std::string_view text, const std::string& name);
+
+/// The same from a file. Errors: also kInvalidArgument where it cannot be read; the message names
+/// it.
 [[nodiscard]] Expected<ReadResults> read_results_file(const std::string& path);
 
 }  // namespace sluice::harness

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <limits>
 #include <map>
 #include <sstream>
 
@@ -111,6 +112,19 @@ TEST(Summary, MeanPercentileAndLowest) {
   EXPECT_EQ(summary->lowest_case, "b");
 }
 
+// Four digits of the largest double are more than it.
+TEST(ReadResults, TakesTheLargestNumbers) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  Row rows[2];
+  rows[0].us = kMost;
+  rows[1].us = -kMost;
+  const auto read =
+      read_results(results_text({}, {{"rows", to_json(std::span<const Row>(rows))}}), "out.json");
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read->rows[0]["us"], kMost);
+  EXPECT_EQ(read->rows[1]["us"], -kMost);
+}
+
 TEST(ReadResults, GivesWhatWasWritten) {
   const tests::Folder folder;
   Meta meta;
@@ -138,7 +152,8 @@ TEST(ReadResults, GivesWhatWasWritten) {
         {"{}", "it has no meta"},
         {R"({"meta":{}})", "it has no rows"},
         {R"({"meta":{},"columns":["m"],"rows":[[1,2]]})", "not as long as the columns"},
-        {R"({"meta":{},"columns":[1],"rows":[[1]]})", "a column has no name"}}) {
+        {R"({"meta":{},"columns":[1],"rows":[[1]]})", "a column has no name"},
+        {R"({"meta":{},"columns":["m","m"],"rows":[[1,2]]})", "a column appears twice"}}) {
     EXPECT_TRUE(test::refuses(read_results_file(folder.write("out.json", content)), why));
   }
   EXPECT_TRUE(test::refuses(read_results_file(folder.path("none")), "none: cannot be opened"));
