@@ -9,7 +9,7 @@
 # Steps: cpu    release build; unit, property, numerics, self, command line, format, Python, install,
 #               lint, examples
 #        asan   AddressSanitizer and UBSan       tsan   ThreadSanitizer
-#        fuzz   libFuzzer on file readers, cases, the C ABI and arguments, half a minute each
+#        fuzz   libFuzzer on file readers, cases, the C ABI and arguments, a minute each
 #        large  more than 2^31 elements; needs 12 GiB of free memory
 #        torch  the wheel, built and installed; Torch and JAX operators, a real model. Downloads 3 GB
 #        cuda   where nvcc is: builds everything for GPUs and nodes for CUTLASS, runs the host's part,
@@ -126,7 +126,7 @@ for step in "${steps[@]}"; do
       ;;
     fuzz)
       targets=(--target sluice_fuzz_corpus sluice_fuzz_safetensors sluice_fuzz_index sluice_fuzz_checkpoint
-        sluice_fuzz_tune sluice_fuzz_case sluice_fuzz_abi sluice_fuzz_arguments)
+        sluice_fuzz_results sluice_fuzz_tune sluice_fuzz_case sluice_fuzz_abi sluice_fuzz_arguments)
       build fuzz cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ \
         -DCMAKE_BUILD_TYPE=Release -DSLUICE_FUZZ=ON \
         && count_tests fuzz ctest --test-dir build/fuzz -L '^fuzz$' --no-tests=error "${parallel[@]}"

@@ -82,6 +82,17 @@ bool write_all(const fs::path& root) {
   good &=
       write(index, "one", R"({"metadata":{"total_size":8},"weight_map":{"a":"b.safetensors"}})");
   good &= write(index, "escape", R"({"weight_map":{"a":"../b","c":"\u0000","d":"\\"}})");
+  const fs::path results = root / "results";
+  good &= write(results, "empty", R"({"meta":{},"columns":[],"rows":[]})");
+  good &=
+      write(results, "one", R"({"meta":{"device":"A","op":"mlp","m":1},"columns":[],"rows":[[]]})");
+  good &= write(results, "rows",
+                R"({"meta":{"device":"A","commit":"unknown","dirty":false,"read_tbps":4.2,"d":64},)"
+                R"("columns":["m","us","baseline","ratio"],)"
+                R"("rows":[[1,1.25,"cublaslt+act",1.5],[2,2e-3,null,null]]})");
+  good &= write(results, "largest",
+                R"({"meta":{},"columns":["us"],"rows":[[1.7976931348623157e308],[1]]})");
+  good &= write(results, "short", R"({"meta":{},"columns":["m","d"],"rows":[[1,2],[3]]})");
   const fs::path cases = root / "case";
   good &= write(cases, "plain", "128x4096x14336:bf16:silu");
   good &= write(cases, "norm", "3x16x24:fp16:add_norm(eps=1e-6,weight_offset=1):save:bias:concat");
