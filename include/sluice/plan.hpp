@@ -204,8 +204,9 @@ using Stream = void*;
 /// repeat at one period, as halves of one buffer do: all else is refused there. The workspace may
 /// not reach into any operand's extent. Errors:
 /// kInvalidArgument for a null or misaligned pointer, overlapping outputs or a workspace that is
-/// too small, misaligned or overlaps; kDevice or kUnsupported where a step cannot be encoded or
-/// launched. Then the steps in front of it have run; on any other error nothing is launched.
+/// too small, misaligned or overlaps; kDevice, kUnsupported or kOutOfMemory where a step cannot be
+/// encoded or launched, with its kernel's message. Then the steps in front of it have run and none
+/// behind it; on any other error nothing is launched.
 /// Thread-safe; concurrent calls need a workspace each. `peers` is read where the plan reduces, and
 /// by the call alone; the kernel waits for the other ranks' runs. kInvalidArgument also for null,
 /// misaligned, too small or overlapping peer buffers.

@@ -463,8 +463,9 @@ SLUICE_EXPORT int32_t sluice_plan_threads(const sluice_plan* plan);
 /// as halves of one buffer do: all else is refused there. The workspace may not reach into any
 /// operand's extent. Errors: SLUICE_INVALID_ARGUMENT for a null or misaligned pointer, overlapping
 /// outputs, a workspace that is too small, misaligned or overlaps, or memory that is no plan;
-/// SLUICE_DEVICE_ERROR where the launch fails, before which steps in front of it have run;
-/// SLUICE_OUT_OF_MEMORY where worker threads cannot be started.
+/// SLUICE_DEVICE_ERROR, SLUICE_UNSUPPORTED or SLUICE_OUT_OF_MEMORY where a step cannot be encoded
+/// or launched, with its kernel's message: then the steps in front of it have run and none behind
+/// it. On any other error nothing is launched.
 SLUICE_EXPORT sluice_status sluice_run(const sluice_plan* plan, const sluice_run_args* args,
                                        sluice_error* error);
 

@@ -409,5 +409,50 @@ TEST(Run, StepsComeInOrderEachWithTheNextAndWithoutThoseThatNobodyAsksFor) {
   EXPECT_EQ(launched(), "");
 }
 
+// What the failing kernel answers; its launch is recorded too.
+ErrorCode failure = ErrorCode::kDevice;
+
+Status fail(const detail::Step& step, const detail::Step* next) noexcept {
+  static_cast<void>(record(step, next));
+  return make_error(failure, "broken: %s does not start", to_string(step.problem.op));
+}
+
+constexpr detail::Kernel kFailing = {.name = "failing",
+                                     .backend = Backend::kCpu,
+                                     .ops = detail::OpSet::all(),
+                                     .supports = nullptr,
+                                     .configs = nullptr,
+                                     .name_config = nullptr,
+                                     .launch = fail,
+                                     .describe = nullptr};
+
+TEST(Run, AStepThatFailsEndsItBehindThoseInFrontOfIt) {
+  using detail::Role;
+  Fixture f(with_everything(Op::kMlpGrad));
+  Plan plan = f.plan_of();
+  plan.steps[0] = {&kRecorder, {}, Role::kGateUpGrad};
+  plan.steps[1] = {&kFailing, {}, Role::kInputGrad};
+  plan.steps[2] = {&kRecorder, {}, Role::kWeightGrad};
+  plan.step_count = 3;
+  for (const ErrorCode code :
+       {ErrorCode::kDevice, ErrorCode::kUnsupported, ErrorCode::kOutOfMemory}) {
+    failure = code;
+    launches.clear();
+    const Status status = run(plan, f.operands, f.workspace, nullptr);
+    EXPECT_EQ(launched(), "gate_up_grad > input_grad, input_grad > weight_grad");
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, code);
+    EXPECT_EQ(status.error().text(), "broken: input_grad does not start");
+  }
+  // A step that nobody asks for is not launched, so it does not fail either.
+  f.operands.dx = nullptr;
+  EXPECT_TRUE(succeeds(run(plan, f.operands, f.workspace, nullptr)));
+  EXPECT_EQ(launched(), "gate_up_grad, weight_grad");
+  // Any other error comes in front of all launches.
+  f.operands.x = nullptr;
+  EXPECT_TRUE(refuses(run(plan, f.operands, f.workspace, nullptr), "x: got null"));
+  EXPECT_EQ(launched(), "");
+}
+
 }  // namespace
 }  // namespace sluice
