@@ -6,7 +6,7 @@
 
 CASE is MxDxH:OP with OP one of gate_mul, gate_mul_grad, gate_mul_full and mlp_train (forward, then
 backward), gate_up, gate_up_grad, and further words: fp16, fp32, recompute, concat (of mlp_train's weights), torch
-(mlp_train of Sluice by sluice.ops.mlp, where its Torch operators are built),
+(mlp_train of Sluice by sluice.ops.mlp, where its Torch operators are built), fwd (mlp_train's forward alone),
 silu(gate_multiplier=1.3), variant=NAME (of Sluice, forced). `--file FILE` adds the cases of a list in bench/problems that this program knows. Needs
 torch 2.11; of liger-kernel 0.8.5, quack-kernels 0.6.5 and unsloth 2026.10.9 (one module of it) what is
 installed is timed.

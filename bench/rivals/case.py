@@ -28,6 +28,7 @@ class Case:
     recompute: bool = False
     concat: bool = False  # the weights as halves of one tensor, their gradients too
     torch: bool = False  # mlp_train of Sluice by its Torch operators
+    fwd: bool = False  # mlp_train's forward alone, with what its backward needs saved
     variant: str | None = None  # of Sluice, forced
     device: str = "cuda"
 
@@ -76,7 +77,7 @@ def parse(text: str, operators: Any, device: str) -> Case | None:
     for word in rest.split(":") if rest else []:
         if word in DTYPES:
             case.dtype = word
-        elif word in ("recompute", "concat", "torch"):
+        elif word in ("recompute", "concat", "torch", "fwd"):
             setattr(case, word, True)
         elif word.startswith("variant="):
             case.variant = word.split("=")[1]
@@ -86,9 +87,15 @@ def parse(text: str, operators: Any, device: str) -> Case | None:
             case.op = word
         else:
             return None
-    if (case.concat or case.recompute or case.torch) and case.op != "mlp_train":
+    if (case.concat or case.recompute or case.torch or case.fwd) and case.op != "mlp_train":
         return None
     return case if case.op else None
+
+
+def pass_of(case: Case) -> str:
+    if case.op in ("mlp_train", "gate_mul_full"):
+        return "fwd" if case.fwd else "full"
+    return "bwd" if case.op.endswith("grad") else "fwd"
 
 
 def samples_of(name: str, tensor: torch.Tensor) -> torch.Tensor:

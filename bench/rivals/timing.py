@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import torch
-from rivals.case import Candidate, Case, Run, Setup, sampled, samples_of
+from rivals.case import Candidate, Case, Run, Setup, pass_of, sampled, samples_of
 
 ROUNDS = 15  # at least: a power-limited GPU spreads single runs by several per cent
 WARM_UP_ROUNDS = 2
@@ -141,7 +141,7 @@ def rows_of(
         rival = setup.candidates[i]
         rows.append({
             "op": case.op.removesuffix("_full"),
-            "pass": "full" if case.op in ("mlp_train", "gate_mul_full") else "bwd" if case.op.endswith("grad") else "fwd",
+            "pass": pass_of(case),
             "model": None, "m": case.m, "d": case.d, "h": case.h, "dtype": case.dtype,
             "gate": "silu" if case.gate_multiplier == 1 else f"silu(gate_multiplier={case.gate_multiplier})",
             "layout": "concat" if case.concat else "separate", "variant": own.variant, "config": own.config, "us": us,

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forward and backward of the whole MLP beside Liger's, QuACK's and torch.compile's autograd functions."""
+"""Forward and backward of the whole MLP, or its forward alone with what a backward needs saved, beside
+Liger's, QuACK's and torch.compile's autograd functions and eager PyTorch."""
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import Any, Callable
 
@@ -39,7 +41,10 @@ def own_candidate(case: Case, inputs: Tensors, dy: torch.Tensor) -> Candidate:
     size = sum(t.numel() * t.element_size() for t in (y, g_u, *grads.values()))
     size += max(forward.workspace_bytes, backward.workspace_bytes)
     config = forward.config + " " + backward.config
-    outputs = {"y": y, **grads}
+    outputs = {"y": y} if case.fwd else {"y": y, **grads}
+    if case.fwd:
+        steps, config = steps[:1], forward.config
+        size = sum(t.numel() * t.element_size() for t in (y, g_u)) + forward.workspace_bytes
     return Candidate(
         "sluice", [lambda: [step() for step in steps]], lambda: outputs, backward.variant, config, size
     )
@@ -51,18 +56,24 @@ def torch_candidate(case: Case, inputs: Tensors, dy: torch.Tensor) -> Candidate:
     from sluice import ops, plan
 
     made = autograd_candidate(
-        "sluice", "", lambda *t: ops.mlp(*t, recompute=case.recompute), inputs, dy
+        "sluice", "", lambda *t: ops.mlp(*t, recompute=case.recompute), inputs, dy, case.fwd
     )
     if made is None:
         raise RuntimeError("sluice.ops.mlp does not run here")
     device = "cuda:0" if case.device == "cuda" else "cpu"
-    fused = plan(case.m, case.d, case.h, op="gate_up_grad", dtype=case.dtype, device=device)
+    op = "gate_up" if case.fwd else "gate_up_grad"
+    fused = plan(case.m, case.d, case.h, op=op, dtype=case.dtype, device=device)
     made.variant, made.config = "sluice.ops.mlp", fused.config
     return made
 
 
 def autograd_candidate(
-    name: str, config: str, mlp: Callable[..., torch.Tensor], inputs: Tensors, dy: torch.Tensor
+    name: str,
+    config: str,
+    mlp: Callable[..., torch.Tensor],
+    inputs: Tensors,
+    dy: torch.Tensor,
+    forward_alone: bool = False,
 ) -> Candidate | None:
     """`extra_bytes` is the allocator's peak beyond what was there before."""
     leaves = {n: t.detach().clone().requires_grad_() for n, t in inputs.items()}
@@ -71,6 +82,9 @@ def autograd_candidate(
     def run() -> None:
         results.clear()
         y = mlp(*leaves.values())
+        if forward_alone:
+            results["y"] = y.detach()
+            return
         grads = torch.autograd.grad(y, list(leaves.values()), dy)
         results.update({"y": y.detach(), **{"d" + n: t for n, t in zip(leaves, grads)}})
 
@@ -134,6 +148,22 @@ def exact_of(case: Case, inputs: Tensors, dy: torch.Tensor) -> Tensors:
     }
 
 
+def liger_mlp() -> Callable[..., torch.Tensor] | None:
+    """What Liger's module LigerMLP calls: gate_up fused in Triton, g and u saved. Its tensor descriptors
+    need a GPU of compute capability 9.0."""
+    try:
+        from liger_kernel.ops.mlp import LigerMLPFunction
+    except ImportError as error:
+        print("liger-kernel:", error, file=sys.stderr)
+        return None
+    return LigerMLPFunction.apply
+
+
+def eager(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    linear = torch.nn.functional.linear
+    return linear(torch.nn.functional.silu(linear(x, a)) * linear(x, b), c)
+
+
 def mlp_train(case: Case) -> Setup:
     m, d, h = case.m, case.d, case.h
     dy = case.normal(m, d)
@@ -146,8 +176,10 @@ def mlp_train(case: Case) -> Setup:
         "w_down": case.normal(d, h, scale=h**-0.5),
     }
     linear = torch.nn.functional.linear
-    silu = torch.nn.functional.silu
-    mlps = {"torch_compile": torch.compile(lambda x, a, b, c: linear(silu(linear(x, a)) * linear(x, b), c))}
+    mlps: dict[str, Callable[..., torch.Tensor]] = {"torch_eager": eager}
+    mlps["torch_compile"] = torch.compile(eager)
+    if fused := liger_mlp():
+        mlps["liger_mlp"] = fused
     if swiglu := liger():
         gate = swiglu.LigerSiLUMulFunction.apply
         mlps["liger"] = lambda x, a, b, c: linear(gate(linear(x, a), linear(x, b)), c)
@@ -156,13 +188,20 @@ def mlp_train(case: Case) -> Setup:
         if case.recompute:  # neither recomputes by itself
             mlp = partial(checkpoint, mlp, use_reentrant=False, preserve_rng_state=False)
         rivals.append(
-            autograd_candidate(name, "checkpoint" if case.recompute else "", mlp, inputs, dy)
+            autograd_candidate(
+                name, "checkpoint" if case.recompute else "", mlp, inputs, dy, case.fwd
+            )
         )
     if mlp := quack_mlp(case):
         merged = torch.stack([inputs["w_gate"], inputs["w_up"]], dim=1).reshape(2 * h, d)
         theirs = {"x": inputs["x"], "w_gate_up": merged, "w_down": inputs["w_down"]}
-        rivals.append(autograd_candidate("quack", "autotuned", mlp, theirs, dy))
+        rivals.append(autograd_candidate("quack", "autotuned", mlp, theirs, dy, case.fwd))
     own = torch_candidate if case.torch else own_candidate
     candidates = [own(case, inputs, dy), *(r for r in rivals if r is not None)]
+    exact = exact_of(case, inputs, dy)
+    if case.fwd:
+        saved = 0 if case.recompute else 2 * m * h
+        size = 2.0 * (3 * d * h + 2 * m * d + saved)
+        return Setup(6.0 * m * d * h, size, candidates, {"y": exact["y"]})
     flops = (22.0 if case.recompute else 18.0) * m * d * h
-    return Setup(flops, 2.0 * (6 * d * h + 4 * m * d), candidates, exact_of(case, inputs, dy))
+    return Setup(flops, 2.0 * (6 * d * h + 4 * m * d), candidates, exact)

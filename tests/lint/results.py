@@ -122,7 +122,7 @@ WORDS = {
     ),
     "pass": set("fwd bwd full decode prefill".split()),
     "baseline": set(
-        "cublaslt+act cublaslt_gemm cublaslt_chain own_unfused quack liger liger_tiled triton "
+        "cublaslt+act cublaslt_gemm cublaslt_chain own_unfused quack liger liger_mlp liger_tiled triton "
         "torch_eager torch_compile onednn openblas ggml hf_eager vllm sglang "
         "sluice_before cutlass_act cutlass_identity nccl symm_mem "
         "torch_mm+unsloth torch_mm+unsloth_in_place torch_mm+liger unsloth sluice_row".split()
