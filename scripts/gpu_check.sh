@@ -12,12 +12,13 @@
 # `results`, the GPU lists of bench/problems (bench/results/h200 keeps their files), most
 # telling first, or one of them, as `results.decode`; `random`, 400 random shapes of mlp and of
 # gate_up beside cuBLASLt with the regret of each fifth, SLUICE_PART (1/8, 2/8, ...) of them; a file
-# of other parts in SLUICE_KEPT is completed; `soak`, nine minutes of mixed plans; `torch`, the
+# of other parts in SLUICE_KEPT is completed; `models_tp`, the shapes of models at tensor parallel,
+# or those of some token counts, as `models_tp.2048`; `soak`, nine minutes of mixed plans; `torch`, the
 # Torch operators and vLLM's layers on the GPU, by SLUICE_SITE, a folder with the wheel.
 set -uo pipefail
 
 if [[ $# -lt 1 || $# -gt 2 || $1 == -* ]]; then
-  sed -n '3,18p' "$0" >&2
+  sed -n '3,19p' "$0" >&2
   exit 2
 fi
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -154,6 +155,7 @@ results gate_mul 150
 results training_steps 90 --pass full --milliseconds 150
 results training 120
 results few_tokens 90 --milliseconds 150
+results few_tokens_models 240 --milliseconds 60 --baseline cublaslt_chain
 results prefill_models 90
 results prefill_layouts 60 --milliseconds 60
 results sm80 60 --variant cuda.sm80
@@ -169,6 +171,11 @@ random() {
 }
 random 20261124 mlp
 random gate_up_20261124 gate_up
+# Shapes of models at tensor parallel, in parts of some token counts: OUT/models_tp_TOKENS.json.
+for tokens in 1,16,64,128 256,512 2048 8192; do
+  step "models_tp.${tokens//,/_}" 590 "$cli" bench --model all --tp 2,4,8 --tokens "$tokens" \
+    --baseline cublaslt_chain --milliseconds 20 --json "$out/models_tp_${tokens//,/_}.json"
+done
 step soak 600 env SLUICE_SOAK_SECONDS=540 "$tests" --gtest_filter='GpuSoak.*'
 step torch 300 env PYTHONPATH="${SLUICE_SITE:-$root/build/torch/site}" \
   python3 -B "$root/tests/torch/run.py"
