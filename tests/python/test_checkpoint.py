@@ -8,8 +8,11 @@ import json
 import os
 import random
 import struct
+import subprocess
+import sys
 import tempfile
 import unittest
+import warnings
 import zipfile
 from pathlib import Path
 from unittest import mock
@@ -174,6 +177,25 @@ class WriterTest(FolderTest):
         ((name, tensor),) = safetensors.deserialize(path.read_bytes())
         self.assertEqual((name, tensor["dtype"], tensor["shape"]), ("w", "BF16", [5, 7]))
         self.assertEqual(bytes(tensor["data"]), to_bf16_bits(values).tobytes())
+
+
+@unittest.skipUnless(Path("/dev/full").exists(), "no full device")
+class FullDeviceTest(FolderTest):
+    def expect_one_line(self, *words: str) -> None:
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-B", *words], stdout=full, stderr=subprocess.PIPE, text=True
+            )
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, r"^sluice[ .]\w+: standard output: No space left.*\n\Z")
+
+    def test_checkpoint(self) -> None:
+        sizes = ("--d", "8", "--hidden", "16", "--layers", "1", "--vocabulary", "8")
+        out = str(self.folder / "model.safetensors")
+        self.expect_one_line("-m", "sluice.checkpoint", "--generate", *sizes, "--out", out)
+
+    def test_doctor(self) -> None:
+        self.expect_one_line("-m", "sluice", "doctor")
 
 
 class GenerateTest(FolderTest):
@@ -393,6 +415,40 @@ class GgufTest(FolderTest):
         (self.folder / "bad.gguf").write_bytes(b"GGUX" + bytes(60))
         self.assertEqual(run("--out", out, "--gguf", str(self.folder / "bad.gguf"))[0], 1)
         self.assertEqual(run("--out", out, "--gguf", str(self.folder / "absent.gguf"))[0], 1)
+
+    def test_values_that_are_no_numbers_are_refused(self) -> None:
+        out = str(self.folder / "model.safetensors")
+        damages = {"inf": b"\x00\x7c", "nan": b"\x00\x7e"}
+        for weights in ("bf16", "blocks", "q4_0", "q8_0"):
+            for damage, scale in damages.items():
+                with self.subTest(weights=weights, damage=damage):
+                    path = self.write_gguf(blocks="q8_0")
+                    content = path.read_bytes()
+                    packed = self.packed["blk.1.ffn_up.weight"].tobytes()
+                    self.assertEqual(content.count(packed), 1)
+                    path.write_bytes(content.replace(packed, scale + packed[2:]))
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("error")
+                        status, errors = run("--out", out, "--gguf", str(path), "--weights", weights)
+                    self.assertEqual(status, 1)
+                    self.assertEqual(errors.count("\n"), 1, errors)
+                    self.assertIn("model.layers.1.mlp.up_proj.weight: holds values", errors)
+                    self.assertFalse(Path(out).exists())
+
+    def test_values_beyond_a_type_are_refused(self) -> None:
+        path = self.write_gguf()
+        row = self.values["blk.1.ffn_up.weight"].tobytes()
+        content = path.read_bytes()
+        self.assertEqual(content.count(row), 1)
+        for value, weights in ((3.4e38, "bf16"), (1e10, "q8_0"), (1e10, "q4_0")):
+            with self.subTest(weights), warnings.catch_warnings():
+                warnings.simplefilter("error")
+                path.write_bytes(content.replace(row, struct.pack("<f", value) + row[4:]))
+                out = str(self.folder / "model.safetensors")
+                status, errors = run("--out", out, "--gguf", str(path), "--weights", weights)
+                self.assertEqual(status, 1)
+                self.assertIn("model.layers.1.mlp.up_proj.weight", errors)
+                self.assertIn("beyond", errors)
 
     def test_damaged_files_are_told(self) -> None:
         whole = self.write_gguf().read_bytes()

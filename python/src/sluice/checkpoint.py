@@ -32,7 +32,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from sluice.pipe import end_with_reader
+from sluice.pipe import end_with_reader, print_lines
 from sluice.safetensors_writer import Tensor, write_tensors
 
 if TYPE_CHECKING:
@@ -215,11 +215,33 @@ def quantization_type(blocks: str) -> Any:
     return import_gguf().GGMLQuantizationType[blocks.upper()]
 
 
-def quantized(blocks: str, values: Callable[[], NDArray[np.float32]]) -> NDArray[np.uint8]:
-    """The values as blocks, quantised as GGUF's own converter does it."""
+def quantized(
+    name: str, blocks: str, values: Callable[[], NDArray[np.float32]]
+) -> NDArray[np.uint8]:
+    """The values of a tensor as blocks, quantised as GGUF's own converter does it. ``ValueError``
+    where a scale is beyond fp16."""
     import numpy as np
 
-    return np.asarray(import_gguf().quantize(values(), quantization_type(blocks)))
+    kind = quantization_type(blocks)
+    with np.errstate(all="ignore"):  # told by checked()
+        made = np.asarray(import_gguf().quantize(values(), kind))
+    checked(f"{name} as {blocks}", lambda: np.asarray(import_gguf().dequantize(made, kind)))
+    return made
+
+
+# From here on a value is rounded to infinity: half a step beyond bf16's largest.
+_BEYOND_BF16 = (2 - 2**-8) * 2.0**127
+
+
+def checked(where: str, values: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
+    """The values; ``ValueError`` where one is no number or beyond bf16: scales of a damaged file."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        got = values()
+        if not (np.abs(got) < _BEYOND_BF16).all():
+            raise ValueError(f"{where}: holds values that are infinite, NaN or beyond bf16")
+    return got
 
 
 def open_gguf(gguf_file: Path) -> Any:
@@ -298,15 +320,22 @@ def convert_gguf(gguf_file: Path, out: Path, weights: str = "bf16") -> ModelDims
 
     def values_of(name: str) -> NDArray[np.float32]:
         tensor = tensors[name]
-        values = np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        values = checked(
+            f"{gguf_file.name}: {name}",
+            lambda: np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32),
+        )
         return values.reshape(row_major_shape(tensor.shape))
+
+    def own_bytes_of(name: str) -> NDArray[np.uint8]:
+        values_of(name)  # checks the scales
+        return np.asarray(tensors[name].data)
 
     def tensor_of(name: str, shape: tuple[int, ...]) -> Tensor:
         if blocks is None or not is_mlp_weight(name):
             return Tensor(name, shape, partial(values_of, name))
         if keep:
-            return block_tensor(name, shape, blocks, lambda: np.asarray(tensors[name].data))
-        return block_tensor(name, shape, blocks, partial(quantized, blocks, partial(values_of, name)))
+            return block_tensor(name, shape, blocks, partial(own_bytes_of, name))
+        return block_tensor(name, shape, blocks, partial(quantized, name, blocks, partial(values_of, name)))
 
     # Names are made for every layer: a damaged count would make billions.
     last = f"model.layers.{dims.layers - 1}.mlp.up_proj.weight"
@@ -378,7 +407,7 @@ def generate(dims: ModelDims, seed: int, out: Path, blocks: str | None = None) -
         if blocks is None or not is_mlp_weight(name):
             return Tensor(name, shape, values)
         return block_tensor(
-            name, shape, blocks, partial(quantized, blocks, lambda: widened(values(), shape))
+            name, shape, blocks, partial(quantized, name, blocks, lambda: widened(values(), shape))
         )
 
     write_tensors(
@@ -461,11 +490,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         print(f"sluice.checkpoint: {error}", file=sys.stderr)
         return 1
-    print(
+    line = (
         f"{arguments.out}: {dims.name}, {dims.layers} layers, D = {dims.d}, H = {dims.h}, "
         f"{dims.vocabulary} tokens, {arguments.out.stat().st_size / 1e6:.0f} MB ({dims.source})"
     )
-    return 0
+    return int(not print_lines("sluice.checkpoint", [line]))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice import capi, serving, sglang, vllm
-from sluice.pipe import end_with_reader
+from sluice.pipe import end_with_reader, print_lines
 
 ENGINES = ("transformers", "vllm", "sglang")
 # Of each engine the entry points' group, the variable that limits which are loaded, and the plug-in.
@@ -150,10 +150,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m sluice doctor", description="Check this installation of Sluice."
     ).parse_args(arguments)
     bad = False
-    for finding in findings():
-        print(f"{finding.state:<4} {finding.subject:<15} {finding.text}")
-        bad = bad or finding.state == "BAD"
-    return int(bad)
+
+    def lines() -> Iterator[str]:
+        nonlocal bad
+        for finding in findings():
+            bad = bad or finding.state == "BAD"
+            yield f"{finding.state:<4} {finding.subject:<15} {finding.text}"
+
+    return int(not print_lines("sluice doctor", lines()) or bad)
 
 
 if __name__ == "__main__":
