@@ -172,7 +172,7 @@ random() {
 random 20261124 mlp
 random gate_up_20261124 gate_up
 # Shapes of models at tensor parallel, in parts of some token counts: OUT/models_tp_TOKENS.json.
-for tokens in 1,16,64,128 256,512 2048 8192; do
+for tokens in 1,16 64,128 256,512 2048 8192; do
   step "models_tp.${tokens//,/_}" 590 "$cli" bench --model all --tp 2,4,8 --tokens "$tokens" \
     --baseline cublaslt_chain --milliseconds 20 --json "$out/models_tp_${tokens//,/_}.json"
 done
