@@ -177,6 +177,7 @@ def mlp_train(case: Case) -> Setup:
     }
     linear = torch.nn.functional.linear
     mlps: dict[str, Callable[..., torch.Tensor]] = {"torch_eager": eager}
+    torch.compiler.reset()  # of many shapes it would keep one program, or none after the eighth
     mlps["torch_compile"] = torch.compile(eager)
     if fused := liger_mlp():
         mlps["liger_mlp"] = fused
