@@ -20,8 +20,24 @@ using sluice::cutlass::TanhGate;
 bool good = true;
 
 // The gate by its definition, in double.
-double value(PlainGate<sluice::Activation::kSilu>, double g, double u) {
-  return g / (1 + std::exp(-g)) * u;
+template <sluice::Activation kActivation>
+double value(PlainGate<kActivation>, double g, double u) {
+  switch (kActivation) {
+    case sluice::Activation::kSilu:
+      return g / (1 + std::exp(-g)) * u;
+    case sluice::Activation::kGeluTanh:
+      return g / 2 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (g + 0.044715 * g * g * g))) *
+             u;
+    case sluice::Activation::kGeluErf:
+      return g / 2 * (1 + std::erf(g / std::sqrt(2.0))) * u;
+    case sluice::Activation::kRelu:
+      return std::fmax(g, 0) * u;
+    case sluice::Activation::kSigmoid:
+      return 1 / (1 + std::exp(-g)) * u;
+    case sluice::Activation::kIdentity:
+      return g * u;
+  }
+  return 0;
 }
 double value(TanhGate, double g, double u) { return std::tanh(g) * u; }
 double value(HardSwishGate, double g, double u) {
@@ -66,11 +82,17 @@ void check_chunks(const char* name) {
 }  // namespace
 
 int main() {
-  using Silu = PlainGate<sluice::Activation::kSilu>;
-  check_chunks<cutlass::bfloat16_t, Silu, 1, 8, 16, 32, 64>("bf16 silu");
-  check_chunks<cutlass::float_e4m3_t, Silu, 1, 8, 16, 32, 64>("e4m3 silu");
-  check_chunks<cutlass::bfloat16_t, TanhGate, 1, 32>("bf16 tanh");
-  check_chunks<cutlass::bfloat16_t, HardSwishGate, 1, 32>("bf16 hard swish");
-  check_chunks<cutlass::bfloat16_t, LeakyReluGate, 1, 32>("bf16 leaky relu");
+  using sluice::Activation;
+  check_chunks<cutlass::bfloat16_t, PlainGate<Activation::kSilu>, 1, 8, 16, 32, 64>("silu");
+  check_chunks<cutlass::float_e4m3_t, PlainGate<Activation::kSilu>, 1, 8, 16, 32, 64>(
+      "silu, scaled");
+  check_chunks<cutlass::bfloat16_t, PlainGate<Activation::kGeluTanh>, 1, 32>("gelu_tanh");
+  check_chunks<cutlass::bfloat16_t, PlainGate<Activation::kGeluErf>, 1, 32>("gelu_erf");
+  check_chunks<cutlass::bfloat16_t, PlainGate<Activation::kRelu>, 1, 32>("relu");
+  check_chunks<cutlass::bfloat16_t, PlainGate<Activation::kSigmoid>, 1, 32>("sigmoid");
+  check_chunks<cutlass::bfloat16_t, PlainGate<Activation::kIdentity>, 1, 32>("identity");
+  check_chunks<cutlass::bfloat16_t, TanhGate, 1, 32>("tanh");
+  check_chunks<cutlass::bfloat16_t, HardSwishGate, 1, 32>("hard swish");
+  check_chunks<cutlass::bfloat16_t, LeakyReluGate, 1, 32>("leaky relu");
   return good ? 0 : 1;
 }

@@ -83,6 +83,8 @@ OPTIONAL_ROW: dict[str, str] = {  # null where a row has none
     "mean_diff": NUMBER,
     "rel_diff": NUMBER,
     "rel_diff_sd": NUMBER,
+    "norm_diff": NUMBER,
+    "norm_diff_sd": NUMBER,
     "study_rel_diff": NUMBER,
     "case": TEXT,
     "kernels": TEXT,

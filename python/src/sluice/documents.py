@@ -5,7 +5,8 @@ only.
 
 A claim is ``done``, ``partly`` or ``absent``. The first two name their evidence, the last two what
 is missing. Evidence is a selection of rows, ``FILE [field:value,...]`` with a file below
-bench/results, or a test: ``Suite.Name`` of C++, ``module.test_name`` of Python. A table has the
+bench/results, or a test: ``Suite.Name`` of C++, ``module.test_name`` of Python, a name of CTest for
+an example. A table has the
 document's printed columns and columns of ``ours``: for each key ``FILE CONDITIONS FIELD``, or
 words; one text for all keys has ``{}`` where the key stands.
 """
@@ -26,6 +27,7 @@ from sluice.results import Record, ResultsError, ResultsFile, grouped, load
 STATES = ("done", "partly", "absent")
 NOT_RUN = "–"
 _CPP_TEST = re.compile(r"\b(?:TYPED_)?TEST(?:_F|_P)?\((\w+),\s*(\w+)\)")
+_EXAMPLE_TEST = re.compile(r"\badd_test\(NAME ([\w.]+)")
 _PYTHON_TEST = re.compile(r"^\s+def (test_\w+)\(self", re.MULTILINE)
 
 
@@ -52,9 +54,12 @@ def _selected(results: Path, selection: str) -> tuple[ResultsFile, list[Record]]
 
 
 @cache
-def test_names(tests: Path) -> set[str]:
-    """Every test below a folder, as evidence names it."""
+def test_names(root: Path) -> set[str]:
+    """Every test of a checkout, as evidence names it."""
     found: set[str] = set()
+    for path in sorted((root / "examples").rglob("CMakeLists.txt")):
+        found |= set(_EXAMPLE_TEST.findall(path.read_text("utf-8")))
+    tests = root / "tests"
     for path in sorted([*tests.rglob("*.cpp"), *tests.rglob("*.cu")]):
         found |= {f"{suite}.{name}" for suite, name in _CPP_TEST.findall(path.read_text("utf-8"))}
     for path in sorted(tests.rglob("*.py")):
@@ -65,7 +70,7 @@ def test_names(tests: Path) -> set[str]:
 def problems(documents: Sequence[Mapping[str, Any]], root: Path) -> list[str]:
     """What is wrong with the claims, a line each: a state that is none, evidence that is missing,
     not wanted, or leads nowhere in the checkout ``root``."""
-    tests = test_names(root / "tests")
+    tests = test_names(root)
     out: list[str] = []
     for document in documents:
         for claim in document["claims"]:

@@ -95,6 +95,8 @@ FIELDS = {
     "mean_diff_sd": _number_field("its sd", "mean_diff_sd", formats.significant, max),
     "rel_diff": _number_field("relative diff", "rel_diff", formats.significant, max),
     "rel_diff_sd": _number_field("its sd", "rel_diff_sd", formats.significant, max),
+    "norm_diff": _number_field("norms' ratio", "norm_diff", formats.significant, max),
+    "norm_diff_sd": _number_field("its sd", "norm_diff_sd", formats.significant, max),
     "study_rel_diff": _number_field("the study's", "study_rel_diff", formats.significant, max),
     "layer_ratio": _number_field("of the layer's bytes", "layer_ratio", formats.percent, max),
     "extra_bytes": _number_field("extra bytes", "extra_bytes", formats.binary_bytes, max),
