@@ -186,6 +186,9 @@ int bench(const Arguments& args, const Context& context) {
   if (const Status s = harness::check_writable(args.json); !s) return fail(s.error());
   const auto rig = harness::open_rig(context.device, context.limits());
   if (!rig) return fail_device(rig.error(), context.device);
+  if (const Status s = check_device_options(context, (*rig)->device().backend); !s) {
+    return fail(s.error());
+  }
   const auto scheduler = open_scheduler(context, (*rig)->device());
   if (!scheduler) return fail(scheduler.error());
   harness::BenchOptions options = bench_options(args, context, scheduler->get());

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -35,7 +36,8 @@ void read_environment(Context& context) {
 
 void add_max_simd_option(CLI::App& verb, Context& context) {
   verb.add_option("--max-simd", context.max_simd,
-                  "Hold the CPU to this SIMD target: emulated, avx2, avx512 (SLUICE_MAX_SIMD)");
+                  "Hold the CPU to this SIMD target: emulated, avx2, avx512 (SLUICE_MAX_SIMD)")
+      ->each([&context](const std::string&) { context.simd_given = true; });
 }
 
 void add_device_option(CLI::App& verb, Context& context, const std::string& or_else) {
@@ -46,15 +48,22 @@ void add_device_option(CLI::App& verb, Context& context, const std::string& or_e
   verb.add_option("--max-capability", context.max_capability,
                   "Hold a GPU to kernels of this compute capability: 8.0, 8.9, 9.0")
       ->transform(CLI::CheckedTransformer(std::map<std::string, int>{
-          {"7.5", 75}, {"8.0", 80}, {"8.6", 86}, {"8.9", 89}, {"9.0", 90}}));
+          {"7.5", 75}, {"8.0", 80}, {"8.6", 86}, {"8.9", 89}, {"9.0", 90}}))
+      ->each([&context](const std::string&) { context.capability_given = true; });
 }
 
 void add_kernel_options(CLI::App& verb, Context& context) {
   verb.add_option("--variant", context.variant,
                   "Force this variant, see `sluice list variants` (SLUICE_VARIANT)");
   verb.add_option("--config", context.config, "Force this config of the variant (see explain)");
-  verb.add_option("--threads", context.threads, "CPU threads; 0 for all")->check(at_least(0));
+  add_threads_option(verb, context);
   add_tune_cache_option(verb, context);
+}
+
+void add_threads_option(CLI::App& verb, Context& context) {
+  verb.add_option("--threads", context.threads, "CPU threads; 0 for all")
+      ->check(at_least(0))
+      ->each([&context](const std::string&) { context.threads_given = true; });
 }
 
 void add_tune_cache_option(CLI::App& verb, Context& context) {
@@ -138,6 +147,17 @@ int fail_device(const Error& error, const std::string& name) {
               std::string(error.text()));
 }
 
+Status check_device_options(const Context& context, Backend backend) {
+  const bool cpu = backend == Backend::kCpu;
+  const char* unread = nullptr;
+  if (cpu && context.capability_given) unread = "max-capability";
+  if (!cpu && context.threads_given) unread = "threads";
+  if (!cpu && context.simd_given) unread = "max-simd";
+  if (unread == nullptr) return {};
+  return make_error(ErrorCode::kInvalidArgument, "%s: is read only with a %s; the device is a %s",
+                    unread, cpu ? "GPU" : "CPU", cpu ? "CPU" : "GPU");
+}
+
 Expected<Device> find_device(const Context& context) {
   const std::string& name = context.device;
   const auto gpu = [&context](int ordinal) {
@@ -175,8 +195,7 @@ Expected<DType> parse_dtype(const std::string& name) {
                     "dtype: got \"%s\", wanted bf16, fp16, fp32 or fp64", name.c_str());
 }
 
-std::optional<std::vector<std::int64_t>> parse_range(const std::string& word) {
-  constexpr std::int64_t kMost = 65536;  // more is a typing error, not a wish
+std::optional<TokenSpan> parse_span(const std::string& word) {
   std::int64_t first = 0;
   const char* const stop = word.data() + word.size();
   auto read = std::from_chars(word.data(), stop, first);
@@ -185,7 +204,18 @@ std::optional<std::vector<std::int64_t>> parse_range(const std::string& word) {
     read = std::from_chars(read.ptr + 1, stop, last);
   }
   const bool whole = read.ec == std::errc{} && read.ptr == stop;
-  if (!whole || first < 1 || last < first || last - first >= kMost) return std::nullopt;
+  if (!whole || first < 1 || last < first) return std::nullopt;
+  return TokenSpan{first, last};
+}
+
+Expected<std::vector<std::int64_t>> TokenSpan::numbers() const {
+  constexpr std::int64_t kMost = 65536;  // more is a typing error, not a wish
+  if (last - first >= kMost) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "got %lld-%lld, a range of %lld numbers; wanted at most %lld",
+                      static_cast<long long>(first), static_cast<long long>(last),
+                      static_cast<long long>(last - first + 1), static_cast<long long>(kMost));
+  }
   // Counted from 0: behind the last there may be no number.
   std::vector<std::int64_t> numbers;
   for (std::int64_t i = 0; i <= last - first; ++i) numbers.push_back(first + i);
@@ -193,6 +223,9 @@ std::optional<std::vector<std::int64_t>> parse_range(const std::string& word) {
 }
 
 Expected<std::vector<std::string>> read_problem_file(const std::string& path) {
+  if (std::error_code error; std::filesystem::is_directory(path, error)) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: is a directory", path.c_str());
+  }
   std::ifstream file(path);
   if (!file) {
     return make_error(ErrorCode::kInvalidArgument, "%s: cannot be read: %s", path.c_str(),
@@ -207,10 +240,15 @@ Expected<std::vector<std::string>> read_problem_file(const std::string& path) {
     const std::size_t last = line.find_last_not_of(" \t\r");
     const std::string text = line.substr(first, last - first + 1);
     const std::size_t head = text.find('x');
-    const auto tokens = parse_range(text.substr(0, head));
-    if (!tokens || tokens->size() == 1 || head == std::string::npos) {
+    const auto span = parse_span(text.substr(0, head));
+    if (!span || span->first == span->last || head == std::string::npos) {
       lines.push_back(text);  // whoever parses it says what is wrong
       continue;
+    }
+    const auto tokens = span->numbers();
+    if (!tokens) {
+      return make_error(ErrorCode::kInvalidArgument, "%s: tokens: %s", path.c_str(),
+                        tokens.error().message);
     }
     for (const std::int64_t m : *tokens) lines.push_back(std::to_string(m) + text.substr(head));
   }

@@ -41,6 +41,8 @@ struct Context {
   std::string config;   ///< empty to choose
   std::string tune_cache;  ///< empty for none
   int threads = 0;
+  /// Options of one kind of device that the command line has, not the environment.
+  bool simd_given = false, capability_given = false, threads_given = false;
   const harness::ForeignKernels* foreign = nullptr;  ///< verify checks these; null in the program
   int exit_code = kOk;
 
@@ -71,6 +73,8 @@ void add_max_simd_option(CLI::App& verb, Context& context);
 void add_device_option(CLI::App& verb, Context& context, const std::string& or_else = "");
 /// --variant, --config, --threads, --tune-cache.
 void add_kernel_options(CLI::App& verb, Context& context);
+/// --threads.
+void add_threads_option(CLI::App& verb, Context& context);
 /// --tune-cache.
 void add_tune_cache_option(CLI::App& verb, Context& context);
 
@@ -95,6 +99,10 @@ int fail(int code, const std::string& message);
 /// missing is the device.
 int fail_device(const Error& error, const std::string& name);
 
+/// Options that this kind of device has no use for, if the command line has them.
+/// Errors: kInvalidArgument, naming the first.
+Status check_device_options(const Context& context, Backend backend);
+
 /// The device that --device means, without opening it.
 Expected<Device> find_device(const Context& context);
 
@@ -105,12 +113,20 @@ Expected<std::unique_ptr<Scheduler>> open_scheduler(const Context& context, cons
 /// "bf16", "fp16", "fp32", "fp64". Errors: kInvalidArgument.
 Expected<DType> parse_dtype(const std::string& name);
 
-/// The numbers of "16" or "1-64"; nothing where it is neither, or a range of more than 65,536.
-std::optional<std::vector<std::int64_t>> parse_range(const std::string& word);
+/// "16" or "1-64", both ends included.
+struct TokenSpan {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  /// Its numbers. Errors: kInvalidArgument above 65,536 of them, naming how many.
+  [[nodiscard]] Expected<std::vector<std::int64_t>> numbers() const;
+};
+
+/// Nothing where the word is no span of numbers of at least 1.
+std::optional<TokenSpan> parse_span(const std::string& word);
 
 /// Lines of a problem file: "#" starts a comment, blank lines are skipped, 1-64x4096x14336 stands
 /// for 64 lines.
-/// Errors: kInvalidArgument where the file cannot be read or holds no line.
+/// Errors: kInvalidArgument where the file cannot be read, holds no line or too long a range.
 Expected<std::vector<std::string>> read_problem_file(const std::string& path);
 
 /// "1.5 KiB", "23 MiB"; "12 B".

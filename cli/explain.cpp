@@ -42,6 +42,7 @@ int explain_case(const std::string& text, const Context& context) {
   if (!parsed) return fail(parsed.error());
   const auto device = device_of(context);
   if (!device) return fail_device(device.error(), context.device);
+  if (const Status s = check_device_options(context, device->backend); !s) return fail(s.error());
   const Problem& problem = parsed->problem;
   const auto scheduler = open_scheduler(context, *device);
   if (!scheduler) return fail(scheduler.error());

@@ -63,13 +63,13 @@ Error apart(const std::string& option, const std::string& other) {
 
 Expected<harness::TokenRange> token_range(const WorkArguments& work) {
   if (!work.tokens_given) return harness::TokenRange{};
-  const auto range = parse_range(work.token_words.front());
-  if (work.token_words.size() != 1 || !range || range->back() > harness::kMostRandomTokens) {
+  const auto range = parse_span(work.token_words.front());
+  if (work.token_words.size() != 1 || !range || range->last > harness::kMostRandomTokens) {
     return make_error(ErrorCode::kInvalidArgument,
                       "bench: --random takes one range of --tokens, to %lld at the most",
                       static_cast<long long>(harness::kMostRandomTokens));
   }
-  return harness::TokenRange{range->front(), range->back()};
+  return harness::TokenRange{range->first, range->last};
 }
 
 // A file that this draw, on this device and from these sources, may be added to.
@@ -125,7 +125,7 @@ Status check_random(const RandomArguments& args, const WorkArguments& work, cons
   if (!work.file.empty()) return apart("--random", "--file");
   if (!work.models.empty()) return apart("--random", "--model");
   if (!work.checkpoint.empty()) return apart("--random", "--checkpoint");
-  if (work.tp != std::vector<int>{1}) return apart("--random", "--tp");
+  if (work.tp_given) return apart("--random", "--tp");
   if (part_of(args).index >= static_cast<std::size_t>(args.count)) {
     return apart(fmt::format("--random {}", args.count), "--part " + args.part);
   }

@@ -128,6 +128,7 @@ int tune(const Arguments& args, const Context& context) {
   if (path.empty()) return fail(kUsage, "tune: no HOME to keep the cache in; name --tune-cache");
   const auto device = find_device(context);
   if (!device) return fail_device(device.error(), context.device);
+  if (const Status s = check_device_options(context, device->backend); !s) return fail(s.error());
 
   Scheduler scheduler(*device);
   const auto loaded = scheduler.load(path.c_str());
@@ -183,7 +184,7 @@ void add_tune(CLI::App& app, Context& context) {
       ->check(integer(0, std::numeric_limits<std::int64_t>::max() >> 20));
   verb->add_flag("--again", args->again, "Measure also what the cache knows");
   verb->add_flag("--candidates", args->candidates, "Print the times of every candidate too");
-  verb->add_option("--threads", context.threads, "CPU threads; 0 for all")->check(at_least(0));
+  add_threads_option(*verb, context);
   add_tune_cache_option(*verb, context);
   add_device_option(*verb, context);
   verb->callback([args, &context] { context.exit_code = tune(*args, context); });

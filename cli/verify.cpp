@@ -92,6 +92,9 @@ int verify(const Arguments& args, const Context& context) {
   if (foreign) return verify_foreign(args.foreign, cases, args.seed, context);
   const auto rig = harness::open_rig(context.device, context.limits());
   if (!rig) return fail_device(rig.error(), context.device);
+  if (const Status s = check_device_options(context, (*rig)->device().backend); !s) {
+    return fail(s.error());
+  }
 
   const auto scheduler = open_scheduler(context, (*rig)->device());
   if (!scheduler) return fail(scheduler.error());

@@ -122,6 +122,9 @@ int verify_foreign(const ForeignArguments& args, std::vector<harness::Case> case
   // Before the library, whose runtimes may choose a device of their own.
   const auto rig = harness::open_rig(context.device, context.limits());
   if (!rig) return fail_device(rig.error(), context.device);
+  if (const Status s = check_device_options(context, (*rig)->device().backend); !s) {
+    return fail(s.error());
+  }
   harness::ForeignKernels kernels;
   if (context.foreign != nullptr) {
     kernels = *context.foreign;

@@ -14,7 +14,7 @@ namespace {
 CLI::Validator token_range() {
   return CLI::Validator(
       [](std::string& word) -> std::string {
-        if (parse_range(word)) return "";
+        if (parse_span(word)) return "";
         return fmt::format("got {}, wanted an integer of at least 1, or a range such as 1-64",
                            word);
       },
@@ -100,7 +100,14 @@ Status check_read(const WorkArguments& args) {
   if (args.tokens_given && !models && args.checkpoint.empty()) {
     return unread("tokens", "--model or --checkpoint; a case names its own");
   }
-  if (args.tp != std::vector<int>{1} && !models) return unread("tp", "--model");
+  for (const std::string& word : args.token_words) {
+    const auto span = parse_span(word);
+    if (!span) continue;  // the option's own check has told it
+    if (const auto numbers = span->numbers(); !numbers) {
+      return make_error(ErrorCode::kInvalidArgument, "tokens: %s", numbers.error().message);
+    }
+  }
+  if (args.tp_given && !models) return unread("tp", "--model");
   if (!args.dtype.empty() && !models && args.cases.empty() && args.file.empty()) {
     return unread("dtype", "cases, --file or --model");
   }
@@ -112,7 +119,11 @@ Status check_read(const WorkArguments& args) {
 std::vector<std::int64_t> WorkArguments::tokens() const {
   std::vector<std::int64_t> out;
   for (const std::string& word : token_words) {
-    if (const auto range = parse_range(word)) out.insert(out.end(), range->begin(), range->end());
+    const auto span = parse_span(word);
+    if (!span) continue;
+    if (const auto numbers = span->numbers()) {
+      out.insert(out.end(), numbers->begin(), numbers->end());
+    }
   }
   return out;
 }
@@ -135,6 +146,7 @@ void add_work_options(CLI::App& verb, WorkArguments& args) {
   verb.add_option("--tp", args.tp, "Tensor-parallel sizes of --model: H is divided by each")
       ->delimiter(',')
       ->check(at_least(1))
+      ->each([&args](const std::string&) { args.tp_given = true; })
       ->capture_default_str();
 }
 

@@ -21,6 +21,7 @@ struct WorkArguments {
   bool tokens_given = false;
   std::string dtype;
   std::vector<int> tp = {1};
+  bool tp_given = false;
 
   /// M of models and checkpoints, in the order given.
   [[nodiscard]] std::vector<std::int64_t> tokens() const;

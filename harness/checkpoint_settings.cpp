@@ -22,6 +22,13 @@ Error invalid(const CheckpointFiles& files, const std::string& what) {
                     what.c_str());
 }
 
+// 3, not 3.000000.
+std::string shortest(double value) {
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} ? std::string(text.data(), end) : std::to_string(value);
+}
+
 // What config.json says, or the metadata of the files, or nothing.
 class Settings {
  public:
@@ -116,7 +123,7 @@ Status read_settings(const CheckpointFiles& files, Checkpoint& checkpoint) {
        {std::pair{"hidden_size", checkpoint.d}, std::pair{"intermediate_size", checkpoint.h}}) {
     const std::optional<double> said = settings.number(key);
     if (said && *said != static_cast<double>(value)) {
-      return invalid(files, std::string("config says ") + key + " = " + std::to_string(*said) +
+      return invalid(files, std::string("config says ") + key + " = " + shortest(*said) +
                                 ", the tensors say " + std::to_string(value));
     }
   }
@@ -124,7 +131,7 @@ Status read_settings(const CheckpointFiles& files, Checkpoint& checkpoint) {
   // More are no contradiction: layers that guess further tokens come behind those of the model.
   const std::optional<double> said = settings.number("num_hidden_layers");
   if (said && *said > static_cast<double>(checkpoint.layers.size())) {
-    return invalid(files, "config says num_hidden_layers = " + std::to_string(*said) +
+    return invalid(files, "config says num_hidden_layers = " + shortest(*said) +
                               ", the tensors are of " + std::to_string(checkpoint.layers.size()));
   }
 

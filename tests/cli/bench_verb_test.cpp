@@ -346,6 +346,7 @@ TEST(Bench, WrongWordsAreTwo) {
         {"bench", "4x64x96", "--device", "cpu", "--json", "/nowhere/at/all.json"},
         {"bench", "--model", "nobody"},
         {"bench", "--model", "phi-4", "--tp", "8"},
+        {"bench", "4x64x96", "--tp", "1", "--device", "cpu", "--quick"},
         {"bench", "--checkpoint", "/nowhere.safetensors", "--device", "cpu", "--quick"}}) {
     const Outcome bench = sluice(words);
     EXPECT_EQ(bench.code, 2) << bench.err;

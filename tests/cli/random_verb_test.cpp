@@ -39,6 +39,14 @@ std::set<std::string> shapes_of(const json& rows) {
   return out;
 }
 
+// It is drawn from, not listed.
+TEST(Random, TheRangeOfTokensMayBeLong) {
+  const Outcome outcome = sluice({"bench", "--random", "2", "--tokens", "1-1048576", "--memory",
+                                  "1", "--device", "cpu", "--quick", "--json", "-"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(read_results(outcome.out)["meta"]["skipped"].get<std::string>(), HasSubstr(" "));
+}
+
 TEST(Random, PartsEndInOneFileWithItsSummary) {
   const Folder folder;
   const Outcome whole = draw({"--json", "-"});
@@ -148,7 +156,9 @@ TEST(Random, OptionsThatDoNotFitAreTwo) {
       {{"--random", "2", "--checkpoint", "x.safetensors"}, {"--random", "--checkpoint"}},
       {{"--random", "2", "--pass", "bwd"}, {"--random", "--pass bwd"}},
       {{"--random", "2", "--tokens", "1,16"}, {"--random", "--tokens"}},
+      {{"--random", "2", "--tokens", "1-1048577"}, {"--random", "1048576"}},
       {{"--random", "2", "--tp", "2"}, {"--random", "--tp"}},
+      {{"--random", "2", "--tp", "1"}, {"--random", "--tp"}},
       {{"--random", "2", "--baseline", "own_unfused", "--baseline", "cublaslt_chain"},
        {"--random", "--baseline"}},
       {{"--random", "2", "--regret", "--variant", "cpu.simd"}, {"--regret", "--variant"}},

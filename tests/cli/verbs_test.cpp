@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 // One line on standard error, nothing on standard output.
@@ -122,6 +123,30 @@ TEST(Explain, TheCpuMayBeHeldToASimdTarget) {
   for (const char* verb : {"explain", "verify", "bench", "tune"}) {
     expect_error(sluice({verb, "4x64x96", "--device", "cpu"}, {"SLUICE_MAX_SIMD=sse9"}), 2, "sse9");
   }
+}
+
+// An option of the other kind of device would change nothing.
+TEST(Options, OfTheOtherKindOfDeviceAreTwo) {
+  for (const char* verb : {"explain", "verify", "bench", "tune"}) {
+    expect_error(sluice({verb, "4x64x96", "--device", "cpu", "--max-capability", "8.0"}), 2,
+                 "max-capability: is read only with a GPU; the device is a CPU");
+  }
+  const std::string a100 =
+      std::string(std::getenv("SLUICE_TEST_SOURCES")) + "/data/devices/a100.json";
+  expect_error(sluice({"explain", "4x64x96", "--device", a100, "--max-simd", "avx2"}), 2,
+               "max-simd: is read only with a CPU; the device is a GPU");
+  expect_error(sluice({"explain", "4x64x96", "--device", a100, "--threads", "1"}), 2,
+               "threads: is read only with a CPU; the device is a GPU");
+  // The environment is of all calls.
+  EXPECT_THAT(sluice({"explain", "4x64x96", "--device", a100}, {"SLUICE_MAX_SIMD=avx2"}).err,
+              Not(HasSubstr("max-simd")));
+}
+
+TEST(Options, ALongRangeIsToldAsSuch) {
+  expect_error(sluice({"bench", "--model", "phi-4", "--tokens", "1-65537"}), 2,
+               "tokens: got 1-65537, a range of 65537 numbers; wanted at most 65536");
+  expect_error(sluice({"bench", "--model", "phi-4", "--tokens", "1-"}), 2,
+               "wanted an integer of at least 1, or a range such as 1-64");
 }
 
 TEST(List, ModelsGatesVariantsTokens) {
@@ -239,6 +264,10 @@ TEST(Verify, ReadsProblemFiles) {
   expect_error(sluice({"verify", "--file", folder.path("none.txt")}), 2, "cannot be read");
   expect_error(sluice({"verify", "--file", folder.write("empty.txt", "# nothing\n")}), 2,
                "holds no problem");
+  expect_error(sluice({"verify", "--file", folder.write("long.txt", "1-65537x64x96\n")}), 2,
+               "long.txt: tokens: got 1-65537, a range of 65537 numbers; wanted at most 65536");
+  expect_error(sluice({"verify", "--file", std::getenv("SLUICE_TEST_SOURCES")}), 2,
+               ": is a directory");
   expect_error(sluice({"verify"}), 2, "wanted a case or --file");
   expect_error(sluice({"verify", "2x8"}), 2, "2x8");
 }

@@ -94,7 +94,7 @@ TEST_F(ChangingFile, FewerLayersThanTheConfigSaysAreAnError) {
   };
   EXPECT_EQ(with(2), "");
   EXPECT_EQ(with(1), "") << "layers behind the model's are of another use";
-  EXPECT_THAT(with(3), HasSubstr("config says num_hidden_layers = 3"));
+  EXPECT_THAT(with(3), HasSubstr("config says num_hidden_layers = 3, the tensors"));
   EXPECT_THAT(with(3), HasSubstr("the tensors are of 2"));
 }
 
