@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A node of CUTLASS's epilogue visitor tree for sm_100a that multiplies gate and up in registers
 // and halves the GEMM's columns. It goes into the standard CollectiveBuilder, with ElementC = void
-// and ElementD = HalvedD<Element>. Needs CUTLASS 4.2 or later; docs/cutlass.md. Source: the
-// collective of cutlass/epilogue/collective/sm100_epilogue_tma_warpspecialized.hpp.
+// and ElementD = HalvedD<Element>. Needs CUTLASS 4.2 or later; docs/cutlass.md. Source: CUTLASS's
+// collective epilogue for sm_100a with TMA stores.
 //
 // Compiled and tested on the host, never run on a GPU of compute capability 10.
 #pragma once
