@@ -62,6 +62,13 @@ class Links(unittest.TestCase):
         self.assertTrue(found("links", "src/a.cpp", "// cpu/plan.cpp\n"))
         self.assertFalse(found("links", "src/a.cpp", 'none("none.cpp");\n'))
 
+    def test_named_paths(self) -> None:
+        text = "`src/core/lower.cpp` `src/{core,cuda}/CMakeLists.txt` `harness/oracle*` `none/x` `tests/torch/`\n"
+        self.assertFalse(found("links", "CONTRIBUTING.md", text.replace("{core,cuda}", "{cuda,}")))
+        self.assertTrue(found("links", "CONTRIBUTING.md", text))
+        self.assertTrue(found("links", "ARCHITECTURE.md", "`src/core/none.cpp`\n"))
+        self.assertFalse(found("links", "docs/a.md", "`src/core/none.cpp`\n"))
+
     def test_headings(self) -> None:
         text = "# A `b_c` (d), e\n## Two\n## Two\n"
         self.assertEqual(sources.anchors(text), {"a-b_c-d-e", "two", "two-1"})

@@ -5,6 +5,7 @@ line per finding where the rule is broken. ``sources.py list EXT...`` prints the
 from __future__ import annotations
 
 import functools
+import glob
 import re
 import socket
 import subprocess
@@ -171,6 +172,17 @@ def named_source_findings(name: str, text: str) -> Iterator[str]:
             yield f"{name}: no {path}"
 
 
+def named_path_findings(name: str, text: str) -> Iterator[str]:
+    """Paths below a folder of the repository that a document names in backticks, such as
+    `src/{core,cuda}/*.cpp`, and that are not there."""
+    for path in sorted(set(re.findall(r"`((?:src|include|tests|python|harness|cli|data|scripts|docs)/[^`\s]+)`", text))):
+        stems = [path]
+        while braces := re.search(r"{([^{}]+)}", stems[0]):
+            stems = [s.replace(braces[0], word, 1) for s in stems for word in braces[1].split(",")]
+        if not all(glob.glob(stem) for stem in stems):
+            yield f"{name}: no {path}"
+
+
 def link_findings(name: str, text: str) -> Iterator[str]:
     """Links of documents to files and headings that are not there; documents and sources that code
     names."""
@@ -182,6 +194,8 @@ def link_findings(name: str, text: str) -> Iterator[str]:
                 if not Path(path).is_file():
                     yield f"{name}: no {path}"
         return
+    if name in ("ARCHITECTURE.md", "CONTRIBUTING.md"):
+        yield from named_path_findings(name, text)
     for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
         path, _, anchor = target.partition("#")
         if re.match(r"[a-z]+:", path):
