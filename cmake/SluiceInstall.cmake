@@ -32,6 +32,8 @@ if(SLUICE_CUTLASS)
   add_library(sluice_cutlass INTERFACE)
   set_target_properties(sluice_cutlass PROPERTIES EXPORT_NAME cutlass)
   target_include_directories(sluice_cutlass INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  # CMake 3.25 knows no C++20 of this nvcc.
+  target_compile_options(sluice_cutlass INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
   install(TARGETS sluice_cutlass EXPORT sluice-targets)
   set(cutlass_headers ${CMAKE_INSTALL_INCLUDEDIR}/sluice/cutlass)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/sluice/cutlass/ DESTINATION ${cutlass_headers})

@@ -40,13 +40,13 @@ def own_candidate(case: Case, inputs: Tensors, dy: torch.Tensor) -> Candidate:
     )
     size = sum(t.numel() * t.element_size() for t in (y, g_u, *grads.values()))
     size += max(forward.workspace_bytes, backward.workspace_bytes)
-    config = forward.config + " " + backward.config
+    variant, config = backward.variant, forward.config + " " + backward.config
     outputs = {"y": y} if case.fwd else {"y": y, **grads}
     if case.fwd:
-        steps, config = steps[:1], forward.config
+        steps, variant, config = steps[:1], forward.variant, forward.config
         size = sum(t.numel() * t.element_size() for t in (y, g_u)) + forward.workspace_bytes
     return Candidate(
-        "sluice", [lambda: [step() for step in steps]], lambda: outputs, backward.variant, config, size
+        "sluice", [lambda: [step() for step in steps]], lambda: outputs, variant, config, size
     )
 
 
@@ -61,8 +61,9 @@ def torch_candidate(case: Case, inputs: Tensors, dy: torch.Tensor) -> Candidate:
     if made is None:
         raise RuntimeError("sluice.ops.mlp does not run here")
     device = "cuda:0" if case.device == "cuda" else "cpu"
-    op = "gate_up" if case.fwd else "gate_up_grad"
-    fused = plan(case.m, case.d, case.h, op=op, dtype=case.dtype, device=device)
+    # Of the fused step of the pass.
+    saved = {"op": "gate_up", "save_g_u": not case.recompute} if case.fwd else {"op": "gate_up_grad"}
+    fused = plan(case.m, case.d, case.h, dtype=case.dtype, device=device, **saved)
     made.variant, made.config = "sluice.ops.mlp", fused.config
     return made
 

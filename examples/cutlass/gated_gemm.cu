@@ -31,7 +31,7 @@ namespace {
     const cudaError_t status = (call);                                     \
     if (status != cudaSuccess) {                                           \
       std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(status)); \
-      std::exit(2);                                                        \
+      std::exit(1);                                                        \
     }                                                                      \
   } while (false)
 
@@ -128,7 +128,9 @@ Operand draw(const Instance& it, int rows, int k, const std::vector<std::int64_t
   Operand out;
   const int block = it.input == Input::kMxf8 ? 32 : it.input == Input::kNvf4 ? 16 : k;
   if (!scales_at.empty()) {
-    out.scales.resize(std::size_t(*std::max_element(scales_at.begin(), scales_at.end())) + 1);
+    // Whole atoms of 128 rows by 4 scales, which the kernel's tensor map covers.
+    const std::int64_t last = *std::max_element(scales_at.begin(), scales_at.end());
+    out.scales.resize(std::size_t(last / 512 + 1) * 512);
   }
   for (int row = 0; row < rows; ++row) {
     float scale = 1;

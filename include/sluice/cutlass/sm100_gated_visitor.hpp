@@ -39,8 +39,9 @@ using HalvedD = cute::conditional_t<sizeof(Element) == 2, std::uint8_t, ::cutlas
 /// Layout: rows of out are contiguous; out, and its strides in bytes, are multiples of 16 (TMA).
 /// N/2 elements are a multiple of 16 bytes too (for 1-byte Element: N of 64). AlignmentD of the
 /// builder is 128 / sizeof_bits<HalvedD>, for e2m1 twice that.
-/// Errors: can_implement() is false where N is no multiple of 2 · Chunk; the collective's own is
-/// false where an alignment is not as above.
+/// Errors: can_implement() is false where N is no multiple of 2 · Chunk, the collective's own where
+/// rows do not end at 16 bytes. Neither sees ptr_D and dD: their alignment is the caller's to
+/// check.
 ///
 /// Composition: any node may be the child (scales, bias by row or column, sums, auxiliary stores of
 /// the wide columns). It is the tree's root: its output is h's bytes. The epilogue tile is
