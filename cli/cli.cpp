@@ -210,15 +210,16 @@ std::optional<TokenSpan> parse_span(const std::string& word) {
 
 Expected<std::vector<std::int64_t>> TokenSpan::numbers() const {
   constexpr std::int64_t kMost = 65536;  // more is a typing error, not a wish
-  if (last - first >= kMost) {
+  const std::int64_t count = last - first + 1;
+  if (count > kMost) {
     return make_error(ErrorCode::kInvalidArgument,
                       "got %lld-%lld, a range of %lld numbers; wanted at most %lld",
                       static_cast<long long>(first), static_cast<long long>(last),
-                      static_cast<long long>(last - first + 1), static_cast<long long>(kMost));
+                      static_cast<long long>(count), static_cast<long long>(kMost));
   }
   // Counted from 0: behind the last there may be no number.
   std::vector<std::int64_t> numbers;
-  for (std::int64_t i = 0; i <= last - first; ++i) numbers.push_back(first + i);
+  for (std::int64_t i = 0; i < count; ++i) numbers.push_back(first + i);
   return numbers;
 }
 
