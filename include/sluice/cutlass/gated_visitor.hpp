@@ -8,11 +8,9 @@
 #include <cstdint>
 
 #include "cute/tensor.hpp"
-#include "cutlass/cutlass.h"
-#include "cutlass/epilogue/collective/collective_builder.hpp"
-#include "cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp"
 #include "cutlass/numeric_conversion.h"
 #include "sluice/cutlass/gates.hpp"
+#include "sluice/cutlass/node.hpp"
 
 namespace sluice::cutlass {
 
@@ -41,7 +39,7 @@ template <class EpilogueTile, class Element, class Act, int Chunk = 1,
           GateOrder Order = GateOrder::kGateFirst,
           class StrideMNL = cute::Stride<int64_t, cute::_1, int64_t>,
           ::cutlass::FloatRoundStyle RoundStyle = ::cutlass::FloatRoundStyle::round_to_nearest>
-struct GatedVisitor {
+struct GatedVisitor : detail::Node {
   static constexpr int kTileM = cute::size<0>(EpilogueTile{});
   static constexpr int kTileN = cute::size<1>(EpilogueTile{});
   static constexpr int kHalfN = kTileN / 2;
@@ -66,8 +64,6 @@ struct GatedVisitor {
   using CopyOpR2S =
       cute::conditional_t<(Chunk > 1 && sizeof(Element) == 2), cute::SM90_U32x4_STSM_N,
                           cute::UniversalCopy<cute::uint_byte_t<2 * sizeof(Element)>>>;
-
-  struct SharedStorage {};
 
   struct Arguments {
     Act act{};
@@ -114,32 +110,11 @@ struct GatedVisitor {
     return N % (2 * Chunk) == 0 && N / 2 % kTmaElems == 0 && aligned;
   }
 
-  template <class ProblemShape>
-  static size_t get_workspace_size(ProblemShape const&, Arguments const&) {
-    return 0;
-  }
-
-  template <class ProblemShape>
-  static ::cutlass::Status initialize_workspace(ProblemShape const&, Arguments const&, void*,
-                                                cudaStream_t,
-                                                ::cutlass::CudaHostAdapter* = nullptr) {
-    return ::cutlass::Status::kSuccess;
-  }
-
   CUTLASS_HOST_DEVICE GatedVisitor() {}
   CUTLASS_HOST_DEVICE GatedVisitor(Params const& params, SharedStorage const&)
       : params_ptr(&params) {}
 
   Params const* params_ptr = nullptr;
-
-  CUTLASS_DEVICE bool is_producer_load_needed() const { return false; }
-  CUTLASS_DEVICE bool is_C_load_needed() const { return false; }
-
-  template <class... Args>
-  CUTLASS_DEVICE auto get_producer_load_callbacks(
-      ::cutlass::epilogue::fusion::detail::ProducerLoadArgs<Args...> const&) {
-    return ::cutlass::epilogue::fusion::detail::EmptyProducerLoadCallbacks{};
-  }
 
   // Fragments, as wgmma leaves them: value 4j + 2r + e of a lane is row lane / 4 + 8r of its warp,
   // column 8j + 2 (lane % 4) + e of the epilogue tile.

@@ -10,11 +10,9 @@
 #include <cstdint>
 
 #include "cute/tensor.hpp"
-#include "cutlass/cutlass.h"
-#include "cutlass/epilogue/collective/collective_builder.hpp"
-#include "cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp"
 #include "cutlass/numeric_conversion.h"
 #include "sluice/cutlass/gates.hpp"
+#include "sluice/cutlass/node.hpp"
 
 namespace sluice::cutlass {
 
@@ -50,13 +48,11 @@ using HalvedD = cute::conditional_t<sizeof(Element) == 2, std::uint8_t, ::cutlas
 /// Numerics: h differs from the formula by the gate's error, math/gate.hpp, and one rounding.
 template <class Element, class Act, int Chunk = 1, GateOrder Order = GateOrder::kGateFirst,
           ::cutlass::FloatRoundStyle RoundStyle = ::cutlass::FloatRoundStyle::round_to_nearest>
-struct Sm100GatedVisitor {
+struct Sm100GatedVisitor : detail::Node {
   static_assert(sizeof(Element) <= 2, "Sm100GatedVisitor: Element must have 1 or 2 bytes");
   static_assert(Chunk == 1 || Chunk == 8 || Chunk == 16 || Chunk == 32 || Chunk == 64,
                 "Sm100GatedVisitor: Chunk must be 1, 8, 16, 32 or 64");
   using ElementD = HalvedD<Element>;
-
-  struct SharedStorage {};
 
   struct Arguments {
     Act act{};
@@ -76,32 +72,11 @@ struct Sm100GatedVisitor {
     return cute::get<1>(problem_shape) % (2 * Chunk) == 0;
   }
 
-  template <class ProblemShape>
-  static size_t get_workspace_size(ProblemShape const&, Arguments const&) {
-    return 0;
-  }
-
-  template <class ProblemShape>
-  static ::cutlass::Status initialize_workspace(ProblemShape const&, Arguments const&, void*,
-                                                cudaStream_t,
-                                                ::cutlass::CudaHostAdapter* = nullptr) {
-    return ::cutlass::Status::kSuccess;
-  }
-
   CUTLASS_HOST_DEVICE Sm100GatedVisitor() {}
   CUTLASS_HOST_DEVICE Sm100GatedVisitor(Params const& params, SharedStorage const&)
       : params_ptr(&params) {}
 
   Params const* params_ptr = nullptr;
-
-  CUTLASS_DEVICE bool is_producer_load_needed() const { return false; }
-  CUTLASS_DEVICE bool is_C_load_needed() const { return false; }
-
-  template <class... Args>
-  CUTLASS_DEVICE auto get_producer_load_callbacks(
-      ::cutlass::epilogue::fusion::detail::ProducerLoadArgs<Args...> const&) {
-    return ::cutlass::epilogue::fusion::detail::EmptyProducerLoadCallbacks{};
-  }
 
   /// h, before it is rounded, of one row of kWide wide columns that begin with a pair of chunks.
   template <int kWide>

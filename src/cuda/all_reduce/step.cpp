@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include "cuda/all_reduce/all_reduce.hpp"
-#include "cuda/half_types.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "cuda/operands.hpp"
+#include "cuda/refusals.hpp"
 
 namespace sluice::cuda {
 namespace {
@@ -21,20 +21,14 @@ using detail::StepView;
 using ll = long long;
 
 Reason supports(const Problem& p, const Device& device) noexcept {
-  if (device.compute_capability < 75) {
-    return refuse("needs compute capability 7.5, the device has %d.%d",
-                  device.compute_capability / 10, device.compute_capability % 10);
-  }
+  if (Reason reason = capability_refusal(device); !reason.empty()) return reason;
   if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
   constexpr std::int64_t kMaxCols = std::int64_t{1} << 30;
   if (p.d > kMaxCols || p.d % 8 != 0) {
     return refuse("d is %lld, the sum over ranks takes multiples of 8 up to %lld", ll{p.d},
                   ll{kMaxCols});
   }
-  if (p.alignment_bytes < kUnitBytes) {
-    return refuse("alignment_bytes is %lld, accesses need %lld", ll{p.alignment_bytes},
-                  ll{kUnitBytes});
-  }
+  if (Reason reason = alignment_refusal(p); !reason.empty()) return reason;
   for (const Operand id : {Operand::kResidual, Operand::kY}) {
     if (!is_used(p, id)) continue;
     if (Reason reason = stride_refusal(operand_spec(p, id)); !reason.empty()) return reason;

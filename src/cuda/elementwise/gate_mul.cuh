@@ -143,7 +143,7 @@ struct RowPointers {
   char* out[Cfg::kOutputs];  // out[0], h, may be null in the gradient
 
   __device__ __forceinline__ RowPointers(const GateMulParams& p, std::int64_t row) {
-    const auto at = [row](const Rows& m) { return m.base + row * m.row_stride_bytes; };
+    const auto at = [row](const tile::RowMajor& m) { return m.base + row * m.row_bytes; };
     in[0] = at(p.g);
     in[1] = at(p.u);
     out[0] = p.h.base == nullptr ? nullptr : at(p.h);

@@ -6,15 +6,10 @@
 
 #include "cuda/elementwise/chunks.hpp"
 #include "cuda/host/launch.hpp"
+#include "cuda/tile/rows.hpp"
 #include "sluice/types.hpp"
 
 namespace sluice::cuda::elementwise {
-
-/// A matrix with contiguous columns. A null base is an absent operand.
-struct Rows {
-  char* base = nullptr;
-  std::int64_t row_stride_bytes = 0;  // 0: one row, repeated
-};
 
 /// h from g and u; with `dh` the gradients, and h again where it has a base.
 struct GateMulParams {
@@ -22,12 +17,12 @@ struct GateMulParams {
   std::int64_t cols = 0;
   Gate gate{};
   bool plain_gate = false;  // all parameters but activation and gate multiplier are the default
-  Rows g;
-  Rows u;
-  Rows dh;
-  Rows h;
-  Rows dg;
-  Rows du;
+  tile::RowMajor g;
+  tile::RowMajor u;
+  tile::RowMajor dh;
+  tile::RowMajor h;
+  tile::RowMajor dg;
+  tile::RowMajor du;
 };
 
 Status launch_gate_mul(const Device& device, const Grid& grid, DType dtype, bool round_gate,

@@ -5,8 +5,9 @@
 #include <cstdio>
 
 #include "cuda/elementwise/gate_mul.hpp"
-#include "cuda/half_types.hpp"
 #include "cuda/kernel_rows.hpp"
+#include "cuda/operands.hpp"
+#include "cuda/refusals.hpp"
 #include "math/gate.hpp"
 
 namespace sluice::cuda {
@@ -14,7 +15,6 @@ namespace {
 
 using detail::refuse;
 using elementwise::GateMulParams;
-using elementwise::Rows;
 using elementwise::Walk;
 
 constexpr Operand kOperands[] = {Operand::kG, Operand::kU,  Operand::kDh,
@@ -62,11 +62,9 @@ Status launch(const detail::Step& step, const detail::Step* /*next*/) noexcept {
   bool dense = true;  // every operand's rows follow each other without a gap
   std::uintptr_t addresses = 0;
   const auto rows = [&](Operand id) {
-    Rows m;
-    m.base = static_cast<char*>(step.pointer(id));
+    const tile::RowMajor m = row_major(step, id);
     if (m.base == nullptr) return m;
-    m.row_stride_bytes = step.spec(id).layout.row_stride_bytes;
-    dense = dense && m.row_stride_bytes == p.h * elem;
+    dense = dense && m.row_bytes == p.h * elem;
     addresses |= reinterpret_cast<std::uintptr_t>(m.base);
     return m;
   };

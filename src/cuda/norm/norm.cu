@@ -21,8 +21,8 @@ constexpr int kWarp = 32;
 constexpr int kHeld = 2;  // vectors of a row that a thread keeps: 8192 columns in all
 
 template <class Element>
-__device__ __forceinline__ Element* at(const Rows& rows, std::int64_t row, int col) {
-  return reinterpret_cast<Element*>(rows.base + row * rows.row_stride_bytes) + col;
+__device__ __forceinline__ Element* at(const tile::RowMajor& rows, std::int64_t row, int col) {
+  return reinterpret_cast<Element*>(rows.base + row * rows.row_bytes) + col;
 }
 
 // Eight columns of r = x (+ residual), rounded.

@@ -6,23 +6,18 @@
 #include <cstdint>
 
 #include "cuda/host/launch.hpp"
+#include "cuda/tile/rows.hpp"
 #include "sluice/types.hpp"
 
 namespace sluice::cuda::norm {
 
-/// Rows of contiguous columns. A null base is an absent operand.
-struct Rows {
-  char* base = nullptr;
-  std::int64_t row_stride_bytes = 0;  // 0: one row, repeated
-};
-
 /// r = x (+ residual), rounded; n = r / sqrt(mean(r^2) + eps) * (weight + weight_offset), rounded.
 struct NormParams {
   std::int64_t cols = 0;  // a multiple of 8; rows begin at multiples of 16 bytes
-  Rows x;
-  Rows residual;
-  Rows sum;  // r, where somebody reads it
-  Rows n;
+  tile::RowMajor x;
+  tile::RowMajor residual;
+  tile::RowMajor sum;  // r, where somebody reads it
+  tile::RowMajor n;
   const void* weight = nullptr;  // [cols]
   float weight_offset = 0;
   float eps = 0;

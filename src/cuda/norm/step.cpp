@@ -2,9 +2,10 @@
 // cuda.norm: RMSNorm of x, or of x + x_residual, whose sum is stored where it has a place.
 #include <cstdio>
 
-#include "cuda/half_types.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "cuda/norm/norm.hpp"
+#include "cuda/operands.hpp"
+#include "cuda/refusals.hpp"
 
 namespace sluice::cuda {
 namespace {
@@ -13,10 +14,8 @@ using detail::Reason;
 using detail::refuse;
 using detail::Step;
 using detail::StepView;
-using norm::Rows;
 
 Reason supports(const Problem& p, const Device& device) noexcept {
-  constexpr std::int64_t kUnit = 16;  // bytes of an access
   if (Reason reason = capability_refusal(device); !reason.empty()) return reason;
   if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
   if (p.d > norm::kMaxCols || p.d % 8 != 0) {
@@ -25,18 +24,10 @@ Reason supports(const Problem& p, const Device& device) noexcept {
   }
   constexpr std::int64_t kMaxGrid = (std::int64_t{1} << 31) - 1;
   if (p.m > kMaxGrid) return refuse("m is %lld, one CTA each", static_cast<long long>(p.m));
-  if (p.alignment_bytes < kUnit) {
-    return refuse("alignment_bytes is %lld, accesses need %lld",
-                  static_cast<long long>(p.alignment_bytes), static_cast<long long>(kUnit));
-  }
+  if (Reason reason = alignment_refusal(p); !reason.empty()) return reason;
   for (const Operand id : {Operand::kX, Operand::kXSum, Operand::kY}) {
     if (!is_used(p, id)) continue;
-    const OperandSpec spec = operand_spec(p, id);
-    if (spec.layout.row_stride_bytes % kUnit != 0) {
-      return refuse("%s: a stride of %lld bytes is no multiple of %lld", spec.name,
-                    static_cast<long long>(spec.layout.row_stride_bytes),
-                    static_cast<long long>(kUnit));
-    }
+    if (Reason reason = stride_refusal(operand_spec(p, id)); !reason.empty()) return reason;
   }
   return {};
 }
@@ -46,17 +37,12 @@ void name_config(const KernelConfig&, std::span<char> out) noexcept {
 }
 
 Status launch(const Step& step, const Step* /*next*/) noexcept {
-  const auto rows = [&](Operand id) {
-    void* const base = step.pointer(id);
-    if (base == nullptr) return Rows{};
-    return Rows{static_cast<char*>(base), step.spec(id).layout.row_stride_bytes};
-  };
   norm::NormParams params;
   params.cols = step.problem.d;
-  params.x = rows(Operand::kX);
-  params.residual = rows(Operand::kXResidual);
-  params.sum = rows(Operand::kXSum);
-  params.n = rows(Operand::kY);
+  params.x = row_major(step, Operand::kX);
+  params.residual = row_major(step, Operand::kXResidual);
+  params.sum = row_major(step, Operand::kXSum);
+  params.n = row_major(step, Operand::kY);
   params.weight = step.pointer(Operand::kNormWeight);
   params.weight_offset = step.problem.norm.weight_offset;
   params.eps = step.problem.norm.eps;

@@ -6,9 +6,9 @@
 #include <array>
 #include <cstdio>
 
-#include "cuda/half_types.hpp"
 #include "cuda/host/workspace.hpp"
 #include "cuda/kernel_rows.hpp"
+#include "cuda/refusals.hpp"
 #include "cuda/simt/kernels.hpp"
 
 namespace sluice::cuda {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm80/operands.hpp"
 
-#include "cuda/half_types.hpp"
+#include "cuda/refusals.hpp"
 
 namespace sluice::cuda::sm80 {
 

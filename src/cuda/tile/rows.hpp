@@ -23,7 +23,7 @@ struct Rows {
 /// A matrix without blocks; null where the step has none.
 struct RowMajor {
   char* base = nullptr;
-  long long row_bytes = 0;
+  long long row_bytes = 0;  ///< 0: one row, repeated
 };
 
 inline constexpr int kMmaRows = 16;     ///< of one mma: eight gate and eight up rows, or sixteen

@@ -5,10 +5,10 @@
 #include <array>
 #include <cstdio>
 
-#include "cuda/half_types.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "cuda/operands.hpp"
+#include "cuda/refusals.hpp"
 #include "cuda/sm90/decode/params.hpp"
 #include "cuda/sm90/decode/schedule.hpp"
 #include "cuda/sm90/refusals.hpp"

@@ -243,7 +243,8 @@ WeightPrefetch prefetch_of(const Tiling& gate_up, const Tiling& down, int d, int
 
 void name_tiling(const Tiling& t, std::span<char> out) noexcept {
   const char* kind = t.norm ? "bn" : t.boxes ? "b" : "t";
-  const char* split = t.split == 4 ? "x4" : t.split == 2 ? "x2" : "";
+  char split[16] = "";
+  if (t.split > 1) std::snprintf(split, sizeof(split), "x%d", t.split);
   std::snprintf(out.data(), out.size(), "%s%dr%dk%ds%d%s", kind, t.tokens, t.rows, t.depth,
                 t.stages, split);
 }

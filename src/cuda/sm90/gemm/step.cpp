@@ -6,11 +6,10 @@
 #include <array>
 #include <cstdio>
 
-#include "cuda/half_types.hpp"
 #include "cuda/host/status.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernel_rows.hpp"
-#include "cuda/operands.hpp"
+#include "cuda/refusals.hpp"
 #include "cuda/sm90/gemm/products.hpp"
 #include "cuda/sm90/refusals.hpp"
 
