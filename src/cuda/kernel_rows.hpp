@@ -19,8 +19,8 @@ std::size_t decode_pairs(const Problem& gate_up, const Problem& down, const Devi
 
 // sm90/gemm/step.cpp: Hopper's tensor cores, bf16 and fp16.
 extern const detail::Kernel kSm90Gemm;
-/// The estimated time of its best config for gate_up.
-[[nodiscard]] double sm90_gate_up_us(const Problem& gate_up, const Device&) noexcept;
+/// The estimated time of its best config for gate_up or down.
+[[nodiscard]] double sm90_gemm_us(const Problem& step, const Device&) noexcept;
 
 // cublaslt/step.cpp: plain products by cuBLASLt, where that library is found.
 extern const detail::Kernel kCublasLt;

@@ -233,7 +233,7 @@ std::string down_kernel(const std::string& text, const Device& device) {
 // the device alone: no library is looked for.
 TEST(Sm90CublasLt, IsTheChoiceWhereItWasMeasuredToBeFaster) {
   const Device with = gpu::h200_with_cublaslt();
-  for (const char* text : {"65x4096x14336:down", "512x4096x14336:down:bias_down", "96x4096x14336",
+  for (const char* text : {"128x4096x14336:down", "512x4096x14336:down:bias_down", "128x4096x14336",
                            "384x4096x14336", "2048x4096x14336", "512x8192x28672:fp16"}) {
     EXPECT_EQ(variant_of(text, with), "cuda.sm90") << text;
     EXPECT_EQ(down_kernel(text, with), kLibrary) << text;
@@ -330,7 +330,7 @@ TEST(Sm90CublasLt, ComputesGateUpOfFewTiles) {
   EXPECT_EQ(steps_of("158x13128x3688:norm", gpu::h200_with_cublaslt()),
             "norm:cuda.norm gate_up:cuda.cublaslt down:cuda.cublaslt");
   for (const char* text : {"297x1408x7552:gate_up", "512x4096x14336:gate_up",
-                           "102x4616x752:gate_up", "73x4864x736:gate_up:save:bias"}) {
+                           "71x1976x10448:gate_up", "73x4864x736:gate_up:save:bias"}) {
     const ExplainedStep step = step_of(text, h100, "gate_up");
     EXPECT_EQ(step.kernel, kOwn) << text;
     EXPECT_NE(step.passed_over.find("cuda.cublaslt: gate_up: estimated at "), std::string::npos)
@@ -345,9 +345,22 @@ TEST(Sm90CublasLt, ComputesGateUpOfFewTiles) {
             "cuda.cublaslt: its sums in fp32 take 513 MiB, wanted at most 256");
 }
 
+// An own down starts while an own gate_up ends: where both are short, both are own in mlp, and
+// neither would be alone.
+TEST(Sm90CublasLt, YieldsToPairsOfShortProducts) {
+  for (const Device& with : {gpu::h200_with_cublaslt(), gpu::h100_with_cublaslt()}) {
+    for (const char* text : {"97x2136x1440", "102x1912x512:gelu_tanh", "120x1384x608:interleaved1",
+                             "117x1408x1920", "100x1112x688:concat"}) {
+      EXPECT_EQ(steps_of(text, with), "gate_up:cuda.sm90_gemm down:cuda.sm90_gemm") << text;
+    }
+    EXPECT_EQ(down_kernel("97x2136x1440:down", with), kLibrary);
+    EXPECT_EQ(down_kernel("249x3592x1104", with), kLibrary) << "behind a gate_up by cuBLASLt";
+  }
+}
+
 TEST(Sm90CublasLt, IsTheChoiceBehindANormWhereItIsWithout) {
   const Device with = gpu::h200_with_cublaslt();
-  for (const char* text : {"65x4096x14336:norm", "192x4096x14336:add_norm",
+  for (const char* text : {"128x4096x14336:norm", "192x4096x14336:add_norm",
                            "2048x4096x14336:add_norm:bias_down", "512x8192x28672:fp16:norm"}) {
     EXPECT_EQ(steps_of(text, with), "norm:cuda.norm gate_up:cuda.sm90_gemm down:cuda.cublaslt");
     EXPECT_EQ(steps_of(text, h200()), "norm:cuda.norm gate_up:cuda.sm90_gemm down:cuda.sm90_gemm");

@@ -48,7 +48,7 @@ constexpr Row kRows[] = {
     {"h100", "4096x4096x14336:mlp", "cuda.sm90", "gate_up:cuda.sm90_gemm down:cuda.cublaslt"},
     {"h200", "4096x4096x14336:mlp:add_norm:residual_norm_input", "cuda.sm90",
      "norm:cuda.norm gate_up:cuda.sm90_gemm down:cuda.sm90_gemm"},
-    {"h200", "16x4096x14336:mlp:save", "cuda.sm90", "gate_up:cuda.sm90_gemm down:cuda.cublaslt"},
+    {"h200", "16x4096x14336:mlp:save", "cuda.sm90", "gate_up:cuda.sm90_gemm down:cuda.sm90_gemm"},
     {"h200", "4096x4096x14336:gate_up_grad", "cuda.sm90", "gate_up_grad:cuda.sm90_gemm"},
     {"h200", "4096x4096x14336:mlp_grad", "cuda.sm90",
      "gate_up_grad:cuda.sm90_gemm input_grad:cuda.sm90_gemm weight_grad:cuda.sm90_gemm "

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "core/lower.hpp"
 #include "cuda/cublaslt/api.hpp"
 #include "cuda/cublaslt/cublaslt.hpp"
 #include "cuda/cublaslt/gate.hpp"
@@ -176,30 +177,35 @@ std::size_t scratch_bytes(const detail::StepView& s) noexcept {
   return static_cast<std::size_t>(kCublasLtScratchBytes + sums);
 }
 
-// gate_up's time, of the best of these tiles and splits of k, whichever cuBLASLt takes: waves of
-// tiles that L2 feeds, and the weights from memory; then the sums once there and back, and
-// launches. Fitted to what lt0 took at 423 shapes on an H100 and an H200 (the log of cublaslt);
-// picoseconds are of an element of a tile's rows and columns, for one of k.
-double gate_up_us(const Problem& p, const Device& device) {
+// The time of gate_up or down, of the best of these tiles and splits of k, whichever cuBLASLt
+// takes: waves of tiles that L2 feeds, and the weights from memory; of gate_up then the sums once
+// there and back; launches. Fitted to what lt0 took at 423 shapes on an H100 and an H200, and to
+// whether lt0 or an own tiling was faster within mlp at 270 more (the log of cublaslt); picoseconds
+// are of an element of a tile's rows and columns, for one of k.
+double product_us(const Problem& p, const Device& device) {
   constexpr int kTiles[][2] = {{64, 64},   {64, 128},  {128, 64},  {64, 256},
                                {128, 128}, {128, 192}, {128, 256}, {256, 128}};
   constexpr int kSplits[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16};
   constexpr double kLeastSplitK = 256;
-  constexpr double kElementPs = 25.1;
-  constexpr double kLaunchUs = 1.45;
-  constexpr double kMemoryUs = 3.27;
-  constexpr double kSplitUs = 0.93;
-  constexpr double kSplitMegabytesAUs = 56;
+  constexpr double kElementPs = 24.4;
+  constexpr double kFewTokensElementPs = 22.6;  // its tiles come in eights of tokens, these do not
+  constexpr std::int64_t kFewTokens = 384;
+  constexpr double kLaunchUs = 0.87;
+  constexpr double kMemoryUs = 2.94;
+  constexpr double kSplitUs = 0.84;
+  constexpr double kSplitMegabytesAUs = 62;
   constexpr double kMegabytesAUs = 4.27;
   constexpr double kNarrowL2MegabytesAUs = 2.7;
   constexpr double kGateUsAMegabyte = 0.4;
+  const bool gate_up = p.op == Op::kGateUp;
   const auto m = static_cast<double>(p.m);
-  const auto n = 2 * static_cast<double>(p.h);
-  const auto k = static_cast<double>(p.d);
+  const auto n = static_cast<double>(gate_up ? 2 * p.h : p.d);
+  const auto k = static_cast<double>(gate_up ? p.d : p.h);
   const double rate =
       sm90::gemm::has_narrow_l2(device.l2_bytes) ? kNarrowL2MegabytesAUs : kMegabytesAUs;
   const double memory = kMemoryUs + 2 * (n + m) * k * 1e-6 / rate;
   const double sums = 4 * m * n * 1e-6;
+  const double element_ps = p.m < kFewTokens ? kFewTokensElementPs : kElementPs;
   double best = std::numeric_limits<double>::infinity();
   for (const auto& [rows, cols] : kTiles) {
     for (const int split : kSplits) {
@@ -207,12 +213,48 @@ double gate_up_us(const Problem& p, const Device& device) {
       const double waves =
           std::ceil(std::ceil(m / rows) * std::ceil(n / cols) * split / device.sm_count);
       const double steps = 64 * std::ceil(k / split / 64);
-      const double multiply = waves * steps * (rows + cols) * kElementPs * 1e-6;
+      const double multiply = waves * steps * (rows + cols) * element_ps * 1e-6;
       const double reduce = split == 1 ? 0 : kSplitUs + 2 * split * sums / kSplitMegabytesAUs;
       best = std::min(best, sm90::gemm::longer_us(multiply, memory, 8) + reduce);
     }
   }
-  return best + kLaunchUs + 2 * kGateUsAMegabyte * sums;
+  return best + kLaunchUs + (gate_up ? 2 * kGateUsAMegabyte * sums : 0);
+}
+
+struct Times {
+  double theirs;
+  double own;
+};
+
+// Above, own tilings of `down` are as fast.
+double most_flops(const Device& device) {
+  return sm90::gemm::has_narrow_l2(device.l2_bytes) ? kNarrowL2MaxFlops : kMaxFlops;
+}
+
+double down_flops(const Problem& p) {
+  return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.d) * static_cast<double>(p.h);
+}
+
+// Of gate_up or down; cuBLASLt's is endless where it does not serve.
+Times times_of(const Problem& p, const Device& device) {
+  const bool serves =
+      supports(p, device).empty() && (p.op == Op::kGateUp || down_flops(p) <= most_flops(device));
+  return {serves ? product_us(p, device) : std::numeric_limits<double>::infinity(),
+          sm90_gemm_us(p, device)};
+}
+
+// Those of a step of an operator, as what it brings: in mlp an own linear starts while an own
+// gate_up ends, so both decide together.
+Times times_in(const Problem& p, const Problem& step, const Device& device) {
+  constexpr double kOverlapUs = 2;
+  if (p.op != Op::kMlp) return times_of(step, device);
+  const Times gate_up =
+      times_of(detail::step_problem(p, detail::Role::kGateUp, p.norm.enabled), device);
+  const Times down = times_of(detail::step_problem(p, detail::Role::kDown, p.norm.enabled), device);
+  const Times both{gate_up.theirs + std::min(down.theirs, down.own),
+                   gate_up.own + std::min(down.theirs, down.own - kOverlapUs)};
+  if (step.op == Op::kGateUp) return both;
+  return {down.theirs, down.own - (both.theirs < both.own ? 0 : kOverlapUs)};
 }
 
 Status multiply(const Step& step, const LtProduct& product) {
@@ -377,24 +419,23 @@ const detail::Kernel kCublasLt = {
 };
 
 Reason cublaslt_yields(const Problem& p, const Problem& step, const Device& device) noexcept {
-  if (step.op == Op::kGateUp) {
-    const double theirs = gate_up_us(step, device);
-    const double own = sm90_gate_up_us(step, device);
-    if (theirs < own) return {};
-    return refuse("gate_up: estimated at %.3g us, this library's own at %.3g", theirs, own);
+  if (step.op == Op::kGateUp || step.op == Op::kDown) {
+    if (step.op == Op::kDown && down_flops(step) > most_flops(device)) {
+      return refuse("down of %.3g GFLOP: above %.3g this library's own is as fast",
+                    down_flops(step) * 1e-9, most_flops(device) * 1e-9);
+    }
+    const Times us = times_in(p, step, device);
+    if (us.theirs < us.own) return {};
+    return refuse(
+        "%s: estimated at %.3g us, this library's own at %.3g",
+        p.op == Op::kMlp && step.op == Op::kGateUp ? "gate_up, with down" : to_string(step.op),
+        us.theirs, us.own);
   }
   if (p.op == Op::kMlpGrad || p.op == Op::kInputGrad || p.op == Op::kWeightGrad) {
     if (p.m <= kMaxGradTokens || p.d <= kMaxGradWidth) return {};
     return refuse("%s of m above %lld, d above %lld: this library's own is as fast",
                   to_string(p.op), static_cast<long long>(kMaxGradTokens),
                   static_cast<long long>(kMaxGradWidth));
-  }
-  const double down_flops =
-      2.0 * static_cast<double>(p.m) * static_cast<double>(p.d) * static_cast<double>(p.h);
-  const double most = sm90::gemm::has_narrow_l2(device.l2_bytes) ? kNarrowL2MaxFlops : kMaxFlops;
-  if (down_flops > most) {
-    return refuse("down of %.3g GFLOP: above %.3g this library's own is as fast", down_flops * 1e-9,
-                  most * 1e-9);
   }
   return {};
 }

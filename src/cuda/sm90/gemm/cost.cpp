@@ -124,6 +124,7 @@ double waves_us(const GemmShape& shape, const Tiling& t) {
   constexpr double kColumnPs = 31.4;             // a weight row on the tensor cores
   constexpr double kStepPs = 678;                // a tile's step of k
   constexpr double kPairStep = 1.041;            // the factor of a step that waits for a partner
+  constexpr double kPairStepOfFewRows = 0.99;    // and shares a weight's only trips to L2
   constexpr double kCooperativePairStep = 1.10;  // at it 20 measured linears are chosen right
   constexpr double kBusyPower = 0.369;
   constexpr double kManyRowTiles = 0.105;  // more of an element's time, of 16 row tiles and more
@@ -147,7 +148,9 @@ double waves_us(const GemmShape& shape, const Tiling& t) {
                                          chip.split_line, chip.split_sector);
   const double read = elements * chip.element_ps * std::pow(busy, kBusyPower) *
                       (1 + kManyRowTiles * std::min(1.0, static_cast<double>(row_tiles) / 16));
-  const double pair = t.schedule == Schedule::kCooperative ? kCooperativePairStep : kPairStep;
+  const double pair = t.schedule == Schedule::kCooperative ? kCooperativePairStep
+                      : row_tiles <= 2                     ? kPairStepOfFewRows
+                                                           : kPairStep;
   const double tensor = (t.tile_n * kColumnPs + kStepPs) * (t.cluster == 2 ? pair : 1);
   const double teraflops = 2e-12 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
                            static_cast<double>(shape.k);

@@ -188,7 +188,7 @@ __device__ __forceinline__ void consume_gate_grad(const GemmParams& p, const Sme
                                                   int consumer, int rank) {
   const bool leader = threadIdx.x % 128 == 0;
   if (consumer == 1) ptx::named_barrier_arrive(kOutTileBarrier + 0, 256);
-  pingpong<Cfg>(p, smem, consumer, [&](int turn, int t, float(&d)[2][Cfg::kTileN / 2]) {
+  pingpong<Cfg>(p, smem, consumer, rank, [&](int turn, int t, float(&d)[2][Cfg::kTileN / 2]) {
     const Tile tile = tile_at<Cfg>(p.order, t);
     const int whole = min(turn, whole_turns<Cfg>(p));
     const int first = whole * Cfg::kPieces + (turn - whole) * 2;

@@ -115,6 +115,7 @@ __device__ __forceinline__ void put_outputs(const GemmParams& p, char* out, Tile
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
     const int row = m0 + kOutRows * half;
+    if (half > 0 && row >= p.m) break;  // a half tile
     open_tile(consumer);
     if constexpr (Cfg::kKind == GemmKind::kGateUp) {
       add_biases<Cfg>(p, tile, d[half]);
@@ -147,7 +148,7 @@ __device__ __forceinline__ void consume_pingpong(const GemmParams& p, const Smem
     open_tile(consumer);
     ptx::named_barrier_arrive(kOutTileBarrier + (consumer ^ 1), 256);
   };
-  pingpong<Cfg>(p, smem, consumer, finish);
+  pingpong<Cfg>(p, smem, consumer, rank, finish);
   if (leader) ptx::bulk_wait();
 }
 
@@ -171,7 +172,7 @@ __device__ __forceinline__ void consume_cooperative(const GemmParams& p, const S
 template <class Cfg>
 __device__ __forceinline__ void consume_weight_grad(const GemmParams& p, const Smem<Cfg>& smem,
                                                     int consumer, int rank) {
-  pingpong<Cfg>(p, smem, consumer, [&](int, int t, float(&d)[2][Cfg::kTileN / 2]) {
+  pingpong<Cfg>(p, smem, consumer, rank, [&](int, int t, float(&d)[2][Cfg::kTileN / 2]) {
     const Tile tile = tile_at<Cfg>(p.order, t);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

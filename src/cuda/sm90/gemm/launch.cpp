@@ -25,6 +25,7 @@ int set_order(const GemmLaunch& launch, GemmKind kind, GemmParams& p) noexcept {
   p.order.m_tiles = (p.m + rows - 1) / rows;
   p.order.cut = column_cut(shape, tiling);
   p.order.group = tiling.group;
+  p.order.halves = half_tiles(shape, tiling);
   p.order.whole = p.order.m_tiles * p.order.cut.whole;
   p.order.tiles = p.order.whole + p.order.m_tiles * p.order.cut.tail;
   p.lockstep_word = keeps_lockstep(shape, tiling) ? next_step_word() : -1;

@@ -21,6 +21,7 @@ struct GemmConfig : TileConfig<kGemmKind, Element, kTileM, kTiling.tile_n, kTili
   // The columns that whole tiles leave come in tiles of one box.
   static constexpr bool kTailTiles = kGateGrad || kFromRegisters;
   static constexpr bool kPingpong = kTiling.schedule == Schedule::kPingpong;
+  static constexpr bool kHalfTiles = leaves_out_halves(kGemmKind, kTiling);
   static constexpr bool kPlainSilu = kIsPlainSilu;
   static constexpr int kOutBoxCols = out_box(kTiling, kGemmKind).cols;
   static constexpr int kOutTileBytes = kOutRows * Base::kOutCols * 2;

@@ -31,7 +31,8 @@ struct TileConfig {
   // An operand lies with k along its rows, and not within them.
   static constexpr bool kTransposedA = kKind == GemmKind::kWeightGrad;
   static constexpr bool kTransposedB = kKind != GemmKind::kGateUp && kKind != GemmKind::kDown;
-  static constexpr bool kSwapAB = false;  // Tiling::swaps_ab()
+  static constexpr bool kSwapAB = false;     // Tiling::swaps_ab()
+  static constexpr bool kHalfTiles = false;  // leaves_out_halves()
   static constexpr int kProducts = kKind == GemmKind::kInputGrad ? 2 : 1;
   static constexpr int kRows = kInputRows;  // of x
   static constexpr int kTileN = kWeightRows;

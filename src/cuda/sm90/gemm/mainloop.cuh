@@ -198,7 +198,7 @@ __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>&
   // Of 64 rows of A; swapped, of 8 weight rows: one half has those of gate, the other of up.
   constexpr int kHalfA = (Cfg::kSwapAB ? 8 * 128 : 64 * 128) >> 4;
   int previous = 0;
-  for (int k = 0; k < k_blocks; ++k) {
+  const auto block = [&](bool first) __attribute__((always_inline)) {
     ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
     const char* rows = Cfg::kSwapAB ? smem.b(ring.stage) : smem.a(ring.stage);
     const char* columns = Cfg::kSwapAB ? smem.a(ring.stage) : smem.b(ring.stage);
@@ -213,15 +213,21 @@ __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>&
       for (int half = 0; half < kHalves; ++half) {
         Mma::mma(reinterpret_cast<float(&)[kCols / 2]>(d[half]),
                  ptx::further(a, half * kHalfA + kStepA * step), ptx::further(b, kStepB * step),
-                 k + step == 0);
+                 first && step == 0);
       }
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
-    if (k > 0) release<Cfg>(smem, previous);
+    if (!first) release<Cfg>(smem, previous);
     previous = ring.stage;
     ring.advance();
+  };
+  int k = 0;
+  if constexpr (Cfg::kHalfTiles) {
+    block(true);
+    k = 1;
   }
+  for (; k < k_blocks; ++k) block(k == 0);
   issued();
   ptx::wgmma_wait<0>();
   release<Cfg>(smem, previous);
@@ -244,11 +250,19 @@ __device__ __forceinline__ void clear(float (&d)[2][Cfg::kTileN / 2]) {
   for (int i = 0; i < Cfg::kTileN / 2; ++i) d[0][i] = d[1][i] = 0.0F;
 }
 
+// Whether this CTA's part of a tile has no row behind its first 64.
+template <class Cfg>
+__device__ __forceinline__ bool is_half_tile(const GemmParams& p, int t, int rank) {
+  if constexpr (!Cfg::kHalfTiles) return false;
+  return p.m - first_row<Cfg>(tile_at<Cfg>(p.order, t), rank) <= kOutRows;
+}
+
 // The tiles of one consumer, the tensor cores changing hands between the two. Calls
-// finish(turn, t, d) for each: the CTA's turn, the tile's index and the sums.
+// finish(turn, t, d) for each: the CTA's turn, the tile's index and the sums, of a half tile those
+// of 64 rows alone.
 template <class Cfg, class Finish>
 __device__ __forceinline__ void pingpong(const GemmParams& p, const Smem<Cfg>& smem, int consumer,
-                                         const Finish& finish) {
+                                         int rank, const Finish& finish) {
   const int k_blocks = k_blocks_of<Cfg>(p);
   RingCursor<Cfg> ring;
   if (consumer == 1) ptx::named_barrier_arrive(kTensorBarrier + 0, 256);  // consumer 0 goes first
@@ -257,7 +271,8 @@ __device__ __forceinline__ void pingpong(const GemmParams& p, const Smem<Cfg>& s
        t += gridDim.x / Cfg::kCluster, ++turn) {
     if (turn % 2 != consumer) continue;
     ring.skip_to(turn * k_blocks);
-    float d[2][Cfg::kTileN / 2];
+    constexpr int kSums = Cfg::kTileN / 2;
+    float d[2][kSums];
     // NOTE: the first wgmma reads no sums, but ptxas keeps the last tile's alive until it: with the
     // epilogue of gate_up_grad it then spills them.
     if constexpr (Cfg::kGateGrad) clear<Cfg>(d);
@@ -265,6 +280,9 @@ __device__ __forceinline__ void pingpong(const GemmParams& p, const Smem<Cfg>& s
     const auto issued = [&] { ptx::named_barrier_arrive(kTensorBarrier + (consumer ^ 1), 256); };
     if (Cfg::kTailTiles && t >= p.order.whole) {
       multiply<Cfg, kColumnBox>(smem, ring, k_blocks, 0, d, issued);
+    } else if (is_half_tile<Cfg>(p, t, rank)) {
+      multiply<Cfg, Cfg::kTileN>(smem, ring, k_blocks, 0, reinterpret_cast<float(&)[1][kSums]>(d),
+                                 issued);
     } else {
       multiply<Cfg, Cfg::kTileN>(smem, ring, k_blocks, 0, d, issued);
     }

@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include "cuda/sm90/boxes.hpp"
+#include "cuda/sm90/gemm/half_tiles.hpp"
 #include "cuda/sm90/gemm/table.hpp"
 #include "cuda/tile/rows.hpp"
 #include "sluice/types.hpp"
@@ -23,6 +24,7 @@ struct TileOrder {
   int group;
   int whole;  // m_tiles * cut.whole
   int tiles;  // and those of m_tiles * cut.tail
+  HalfTiles halves;
 };
 
 // Where a weight's gradient goes, from registers: any row order of the weights.

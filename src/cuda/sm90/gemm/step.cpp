@@ -234,8 +234,8 @@ const detail::Kernel kSm90Gemm = {
     .scratch_bytes = scratch_bytes,
 };
 
-double sm90_gate_up_us(const Problem& gate_up, const Device& device) noexcept {
-  const GemmShape shape = shape_of(gate_up, device);
+double sm90_gemm_us(const Problem& step, const Device& device) noexcept {
+  const GemmShape shape = shape_of(step, device);
   return sm90::gemm::cost(shape, sm90::gemm::best_tiling(shape));
 }
 

@@ -27,6 +27,16 @@ bool stream_k_serves(const GemmShape& shape, const Tiling& t) {
 
 }  // namespace
 
+HalfTiles half_tiles(const GemmShape& shape, const Tiling& t) noexcept {
+  const std::int64_t row_tiles = ceil_div(ceil_div(shape.m, t.rows), t.cluster);
+  const std::int64_t columns = ceil_div(shape.n, t.tile_n);
+  const int workers = clusters(shape, t);
+  if (half_tile_rows(shape, t) == 0 || row_tiles > t.group) {
+    return {static_cast<int>(columns), static_cast<int>(row_tiles), workers, 0};
+  }
+  return spread_half_tiles(static_cast<int>(columns), static_cast<int>(row_tiles), workers);
+}
+
 bool keeps_lockstep(const GemmShape& shape, const Tiling& t) noexcept {
   // Of an H200's 60 MB, an H100's 50. With 30 MB a wave (8B's gate_up) step is worth nothing, with
   // 60 (70B's) 2 %, with 119 (405B's) 6 to 8 % (docs/kernels/gate_up.md).
@@ -36,8 +46,9 @@ bool keeps_lockstep(const GemmShape& shape, const Tiling& t) noexcept {
   const std::int64_t columns = ceil_div(clusters(shape, t), rows);
   const std::int64_t read = (rows * t.rows * t.cluster + columns * t.tile_n) * shape.k * 2;
   // Of few tokens the weights' bytes are the limit, and they are read once or twice in any step.
+  // Clusters that have half tiles at other times than the rest are out of step.
   return shape.m > kStreamKMaxTokens && tiles_of(shape, t) > clusters(shape, t) &&
-         read > kHeldBytes;
+         read > kHeldBytes && half_tiles(shape, t).among == 0;
 }
 
 StreamK stream_k_schedule(const GemmShape& shape, const Tiling& t) noexcept {

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "cuda/sm90/boxes.hpp"
+#include "cuda/sm90/gemm/half_tiles.hpp"
 #include "cuda/sm90/gemm/stream_k/schedule.hpp"
 
 namespace sluice::cuda::sm90::gemm {
@@ -178,6 +179,20 @@ struct GemmShape {
   return ceil_div(ceil_div(shape.m, t.rows), t.cluster) * ceil_div(shape.n, t.tile_n);
 }
 
+/// Whether a kernel multiplies the first 64 rows alone of row tiles that have no more.
+[[nodiscard]] constexpr bool leaves_out_halves(GemmKind kind, const Tiling& t) noexcept {
+  return t.schedule == Schedule::kPingpong &&
+         (kind == GemmKind::kGateUp || kind == GemmKind::kDown);
+}
+
+/// Rows of the last row tile of such a kernel, or of the last pair of them, where they are no more
+/// than 64, so that its tiles take about half the time; else 0.
+[[nodiscard]] constexpr std::int64_t half_tile_rows(const GemmShape& shape,
+                                                    const Tiling& t) noexcept {
+  const std::int64_t rest = shape.m % (std::int64_t{t.rows} * t.cluster);
+  return leaves_out_halves(shape.kind, t) && rest <= kOutRows ? rest : 0;
+}
+
 /// Clusters that run at once.
 [[nodiscard]] constexpr int clusters(const GemmShape& shape, const Tiling& t) noexcept {
   return std::max(1, shape.sm_count / t.cluster);
@@ -223,6 +238,10 @@ struct ColumnCut {
 /// The cut of least cost: tail tiles where they fill the last wave with less than whole ones.
 /// Only kGateUpGrad and kWeightGrad have them.
 [[nodiscard]] ColumnCut column_cut(const GemmShape& shape, const Tiling& tiling) noexcept;
+
+/// The order of tiles where half_tile_rows() are some; by order alone where that brings nothing, or
+/// row tiles are too many for it to matter.
+[[nodiscard]] HalfTiles half_tiles(const GemmShape& shape, const Tiling& tiling) noexcept;
 
 /// Whether the CTAs of whole tiles in waves are to keep in step (lockstep.cuh): rows are many, CTAs
 /// come to more than one tile, and what a wave reads is more than L2 holds.

@@ -40,6 +40,12 @@ __device__ __forceinline__ Tile tile_at(const TileOrder& order, int t) {
       return {tile.m, tile.n + order.cut.whole * (Cfg::kTileN / kColumnBox), true};
     }
   }
+  if constexpr (Cfg::kHalfTiles) {
+    if (order.halves.among > 0) {
+      const HalfTiles::Place place = order.halves.at(t);
+      return {place.row, place.column};
+    }
+  }
   return tile_at(order, t, order.cut.whole);
 }
 
