@@ -190,6 +190,7 @@ TEST(Explain, SaysWhatIsChosenAndWhyNot) {
   const Outcome chosen = sluice({"explain", "4x64x96:fp64", "--device", "cpu"});
   EXPECT_EQ(chosen.code, 0) << chosen.err;
   EXPECT_THAT(chosen.out, HasSubstr("chosen     cpu.reference (heuristic)"));
+  EXPECT_THAT(chosen.out, HasSubstr("\nrecipe     fp64, obviously right and slow: for checking"));
   EXPECT_THAT(chosen.out, HasSubstr("cpu.simd       refuses"));
   const Outcome forced =
       sluice({"explain", "4x64x96", "--device", "cpu", "--variant", "cpu.reference"});
