@@ -284,6 +284,31 @@ TEST(Verify, AWrongResultIsOne) {
   EXPECT_THAT(spoiled.out, HasSubstr("1 passed, 1 failed, 0 refused"));
 }
 
+TEST(Verify, ByStepPassesAndNamesEach) {
+  const Outcome one = sluice({"verify", "4x64x96", "--step", "--device", "cpu"});
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_THAT(one.out, StartsWith("passed 4x64x96: cpu.simd, config mlp="));
+  EXPECT_THAT(one.out, HasSubstr(", 1 step\n  step 1 mlp by cpu.simd\n    y: 256 elements within"));
+  const Outcome all =
+      sluice({"verify", "4x64x96:fp64", "4x64x96", "--step", "--all-variants", "--device", "cpu"});
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_THAT(all.out, HasSubstr("skip 4x64x96:fp64: variant cpu.simd: "));
+  EXPECT_THAT(all.out, HasSubstr("step 1 mlp by cpu.reference\n"));
+  EXPECT_THAT(all.out, HasSubstr("3 passed, 0 failed, 1 refused"));
+}
+
+TEST(Verify, AWrongStepIsOneAndNamed) {
+  const char* library = std::getenv("SLUICE_TEST_SPOILED_RUN");
+  if (library == nullptr || library[0] == '\0') GTEST_SKIP() << "not under a sanitizer";
+  const Outcome spoiled =
+      sluice({"verify", "4x64x96", "2x8x16:gate_up", "--step", "--device", "cpu"},
+             {std::string("LD_PRELOAD=") + library});
+  EXPECT_EQ(spoiled.code, 1) << spoiled.err;
+  EXPECT_THAT(spoiled.out, StartsWith("FAILED 4x64x96: cpu.simd, "));
+  EXPECT_THAT(spoiled.out, HasSubstr("the first wrong step is 1, mlp by cpu.simd: y at (0, 0)\n"));
+  EXPECT_THAT(spoiled.out, HasSubstr("1 passed, 1 failed, 0 refused"));
+}
+
 // Where NaN is right, an output that starts as NaN proves nothing of a kernel that does not write.
 TEST(Verify, ANaNThatNothingWroteIsOne) {
   const char* library = std::getenv("SLUICE_TEST_SPOILED_RUN");
