@@ -58,6 +58,7 @@ int explain_case(const std::string& text, const Context& context) {
     if (!made) return fail(made.error());
     fmt::print("chosen     {} ({}), config {}\n", made->variant_name(), to_string(why.source),
                why.config);
+    fmt::print("recipe     {}\n", why.reason);
     if (!why.entry.empty()) fmt::print("entry      {}\n", why.entry);
     fmt::print("workspace  {}\n", human_bytes(static_cast<double>(made->workspace_bytes)));
     if (device->backend == Backend::kCpu) fmt::print("threads    {}\n", made->threads);

@@ -111,15 +111,20 @@ Expected<StepsReport> verify_steps(const Case& c, Rig& rig, const Options& optio
                                    const VerifyOptions& verify, const AfterStep& after_step) {
   const auto made = plan(c.problem, rig.device(), options);
   if (!made) return made.error();
-  StepsReport report{c, made->variant_name(), made->config_name(), {}};
+  return verify_steps(c, rig, *made, verify, after_step);
+}
+
+Expected<StepsReport> verify_steps(const Case& c, Rig& rig, const Plan& plan,
+                                   const VerifyOptions& verify, const AfterStep& after_step) {
+  StepsReport report{c, plan.variant_name(), plan.config_name(), {}};
   if (c.problem.m == 0) return report;
   const auto set = OperandSet::make(c, rig);
   if (!set) return set.error();
-  const auto memory = make_workspace(*made, rig);
+  const auto memory = make_workspace(plan, rig);
   if (!memory) return memory.error();
   const Operands& operands = (*set)->operands();
-  for (int i = 0; i < made->step_count; ++i) {
-    const auto call = step_call(*made, i, operands, memory->workspace);
+  for (int i = 0; i < plan.step_count; ++i) {
+    const auto call = step_call(plan, i, operands, memory->workspace);
     if (!call) return call.error();
     StepReport& step = report.steps.emplace_back();
     step.name = call->name;
@@ -128,7 +133,7 @@ Expected<StepsReport> verify_steps(const Case& c, Rig& rig, const Options& optio
     if (call->skipped) continue;
     Inputs inputs;
     SLUICE_TRY(inputs.read(*call, rig));
-    SLUICE_TRY(run_step(*made, i, operands, memory->workspace, rig.stream()));
+    SLUICE_TRY(run_step(plan, i, operands, memory->workspace, rig.stream()));
     SLUICE_TRY(rig.synchronize());
     if (after_step) SLUICE_TRY(after_step(i, *call, rig));
     SLUICE_TRY(compare(*call, c, verify, inputs, rig, step));

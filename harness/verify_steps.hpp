@@ -43,4 +43,9 @@ using AfterStep = std::function<Status(int step, const StepCall& call, Rig& rig)
                                                  const VerifyOptions& verify = {},
                                                  const AfterStep& after_step = {});
 
+/// The same by a plan of the case that the caller made.
+[[nodiscard]] Expected<StepsReport> verify_steps(const Case& c, Rig& rig, const Plan& plan,
+                                                 const VerifyOptions& verify = {},
+                                                 const AfterStep& after_step = {});
+
 }  // namespace sluice::harness

@@ -262,6 +262,7 @@ struct Explanation {
   std::vector<Refusal> variants;  ///< in the order in which they are tried
   std::vector<ExplainedStep> steps;
   std::string config;  ///< of the chosen variant, as Options::config takes it
+  std::string reason;  ///< what the chosen variant is there for
   ChoiceSource source = ChoiceSource::kHeuristic;
   /// Of a tuned choice: "measured for 16x4096x14336: 82.3 us, untuned 90.1 us"; else empty.
   std::string entry;

@@ -477,10 +477,11 @@ SLUICE_EXPORT sluice_status sluice_workspace_init(sluice_workspace workspace,
                                                   sluice_error* error);
 
 /// Writes one line a variant, "name: chosen, config NAME (source)", "name: fits, not chosen" or
-/// "name: refused: reason", or the problem's error, zero-terminated and cut to `bytes`. *needed
-/// (may be null) gets the bytes of the whole text with its zero; `buffer` may be null where `bytes`
-/// is 0. Errors: those of null arguments; SLUICE_OUT_OF_MEMORY. A problem that no plan takes is not
-/// an error here.
+/// "name: refused: reason", then what the chosen one is there for, "  recipe: ...", and one line a
+/// step of it; or the problem's error. The text is zero-terminated and cut to `bytes`. *needed (may
+/// be null) gets the bytes of the whole text with its zero; `buffer` may be null where `bytes` is
+/// 0. Errors: those of null arguments; SLUICE_OUT_OF_MEMORY. A problem that no plan takes is not an
+/// error here.
 SLUICE_EXPORT sluice_status sluice_explain(const sluice_problem* problem,
                                            const sluice_device* device,
                                            const sluice_options* options, char* buffer,

@@ -129,6 +129,7 @@ std::string explanation_text(const Explanation& why) {
       text += ": fits, not chosen\n";
     }
   }
+  if (!why.reason.empty()) text += "  recipe: " + why.reason + "\n";
   for (const ExplainedStep& step : why.steps) {
     text += "  " + step.name + ": " + step.kernel + (step.config.empty() ? "" : " " + step.config) +
             (step.blocks.empty() ? "" : "; " + step.blocks) + "\n";

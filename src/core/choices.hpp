@@ -16,6 +16,8 @@ namespace sluice::detail {
 /// A way to compute operators: kernels for the steps, in order of preference.
 struct Recipe {
   const char* name;
+  /// What it is there for, in a sentence: explain() prints it.
+  const char* reason;
   Backend backend;
   /// Of those that compute a step's operator the preferred first. A single one makes one step of
   /// each of its operators.

@@ -51,6 +51,7 @@ Explanation explain(const Problem& problem, const Device& device, const Options&
   const auto made = detail::make_plan(problem, device, options, entry);
   if (made) {
     out.config = made->config_name();
+    out.reason = made->recipe->reason;
     out.source = made->source;
     out.entry = entry_text(entry);
     out.steps = explained_steps(*made);

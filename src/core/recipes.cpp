@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recipes: which kernels compute which steps, what is preferred where, and why.
+#include <algorithm>
+#include <iterator>
+
 #include "core/choices.hpp"
 #include "cpu/kernel_rows.hpp"
 #if defined(SLUICE_WITH_CUDA)
@@ -36,37 +39,54 @@ Reason sm80_yields(const Problem&, const Problem& /*step*/, const Device& device
 
 constexpr Recipe kRecipes[] = {
 #if defined(SLUICE_WITH_CUDA)
-    // Up to 64 tokens on Hopper: a stream of weights, mlp in two launches that overlap.
     {.name = "cuda.sm90_decode",
+     .reason = "up to 64 tokens on Hopper are bandwidth-bound: the weights are streamed, those of "
+               "mlp by two launches that overlap",
      .backend = Backend::kCuda,
      .kernels = kDecode,
      .ops = {Op::kGateUp, Op::kDown, Op::kMlp},
      .norm_yields = cuda::deferred_norm_yields,
      .pairs = cuda::decode_pairs},
-    // Hopper's tensor cores; plain products by cuBLASLt where that is faster.
     {.name = "cuda.sm90",
+     .reason = "Hopper's tensor cores; by cuBLASLt where its GEMM is faster",
      .backend = Backend::kCuda,
      .kernels = kSm90,
      .ops = {Op::kGateUp, Op::kDown, Op::kMlp, Op::kGateUpGrad, Op::kMlpGrad, Op::kInputGrad,
              Op::kWeightGrad},
      .yields = sm90_yields},
-    // mma.sync, on Ampere and newer: up to 64 tokens a stream of weights, else tiles.
     {.name = "cuda.sm80",
+     .reason = "mma.sync, on Ampere and newer: tiles, or a stream of weights for up to 64 tokens "
+               "on GPUs other than Hopper",
      .backend = Backend::kCuda,
      .kernels = kSm80,
      .ops = {Op::kGateUp, Op::kDown, Op::kMlp},
      .yields = sm80_yields},
-    {.name = "cuda.norm", .backend = Backend::kCuda, .kernels = kOnly<cuda::kNorm>},
-    {.name = "cuda.elementwise", .backend = Backend::kCuda, .kernels = kOnly<cuda::kElementwise>},
-    // Any GPU, every operator.
-    {.name = "cuda.simt", .backend = Backend::kCuda, .kernels = kOnly<cuda::kSimt>},
+    {.name = "cuda.norm",
+     .reason = "RMSNorm by itself, a CTA a row",
+     .backend = Backend::kCuda,
+     .kernels = kOnly<cuda::kNorm>},
+    {.name = "cuda.elementwise",
+     .reason = "the gate by itself and its gradient, at the speed of memory",
+     .backend = Backend::kCuda,
+     .kernels = kOnly<cuda::kElementwise>},
+    {.name = "cuda.simt",
+     .reason = "any GPU, every operator, on CUDA cores",
+     .backend = Backend::kCuda,
+     .kernels = kOnly<cuda::kSimt>},
 #endif
-    {.name = "cpu.simd", .backend = Backend::kCpu, .kernels = kOnly<cpu::kSimd>},
+    {.name = "cpu.simd",
+     .reason = "the CPU's threads and SIMD instructions, with sums in fp32",
+     .backend = Backend::kCpu,
+     .kernels = kOnly<cpu::kSimd>},
     {.name = "cpu.reference",
+     .reason = "fp64, obviously right and slow: for checking, and for what no other recipe takes",
      .backend = Backend::kCpu,
      .kernels = kOnly<cpu::kReference>,
      .for_checking = true},
 };
+static_assert(std::all_of(std::begin(kRecipes), std::end(kRecipes),
+                          [](const Recipe& recipe) { return recipe.reason != nullptr; }),
+              "every recipe says why it is there");
 
 }  // namespace
 

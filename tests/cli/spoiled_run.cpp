@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands before sluice::run() by LD_PRELOAD: runs it, then spoils the first element of y; with
-// SLUICE_TEST_KEEP_NAN in the environment it puts what was in y back wherever the result is NaN,
-// as if nothing had been written there. y is bf16 and dense. Proves that the command line notices a
-// wrong result.
+// Stands before sluice::run() and run_step() by LD_PRELOAD: calls them, then spoils the first
+// element of y; with SLUICE_TEST_KEEP_NAN in the environment run() puts what was in y back wherever
+// the result is NaN, as if nothing had been written there. y is bf16 and dense. Proves that the
+// command line notices a wrong result.
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -17,6 +17,16 @@ namespace sluice {
 namespace {
 
 bool is_nan(std::uint16_t bits) { return (bits & 0x7FFFU) > 0x7F80U; }
+
+Status spoil(Status status, void* y) {
+  if (status && y != nullptr) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, y, sizeof(bits));
+    bits ^= 0x4000U;  // the exponent's top bit of bf16 and fp16
+    std::memcpy(y, &bits, sizeof(bits));
+  }
+  return status;
+}
 
 }  // namespace
 
@@ -37,14 +47,18 @@ __attribute__((visibility("default"))) Status run(const Plan& plan, const Operan
     }
     return kept;
   }
-  const Status status = kRun(plan, operands, workspace, stream, peers);
-  if (status && operands.y != nullptr) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, operands.y, sizeof(bits));
-    bits ^= 0x4000U;  // the exponent's top bit of bf16 and fp16
-    std::memcpy(operands.y, &bits, sizeof(bits));
-  }
-  return status;
+  return spoil(kRun(plan, operands, workspace, stream, peers), operands.y);
+}
+
+__attribute__((visibility("default"))) Status run_step(const Plan& plan, int index,
+                                                       const Operands& operands,
+                                                       Workspace workspace, Stream stream,
+                                                       const Peers* peers) noexcept {
+  using RunStepFunction =
+      Status (*)(const Plan&, int, const Operands&, Workspace, Stream, const Peers*) noexcept;
+  static const auto kRunStep = reinterpret_cast<RunStepFunction>(dlsym(
+      RTLD_NEXT, "_ZN6sluice8run_stepERKNS_4PlanEiRKNS_8OperandsENS_9WorkspaceEPvPKNS_5PeersE"));
+  return spoil(kRunStep(plan, index, operands, workspace, stream, peers), operands.y);
 }
 
 }  // namespace sluice

@@ -190,6 +190,7 @@ TEST(Explain, SaysWhatIsChosenAndWhyNot) {
   const Outcome chosen = sluice({"explain", "4x64x96:fp64", "--device", "cpu"});
   EXPECT_EQ(chosen.code, 0) << chosen.err;
   EXPECT_THAT(chosen.out, HasSubstr("chosen     cpu.reference (heuristic)"));
+  EXPECT_THAT(chosen.out, HasSubstr("\nrecipe     fp64, obviously right and slow: for checking"));
   EXPECT_THAT(chosen.out, HasSubstr("cpu.simd       refuses"));
   const Outcome forced =
       sluice({"explain", "4x64x96", "--device", "cpu", "--variant", "cpu.reference"});
@@ -280,6 +281,31 @@ TEST(Verify, AWrongResultIsOne) {
   EXPECT_EQ(spoiled.code, 1) << spoiled.err;
   EXPECT_THAT(spoiled.out, HasSubstr("worst at (0, 0)"));
   EXPECT_THAT(spoiled.out, HasSubstr("sluice verify '4x64x96' --variant cpu.simd"));
+  EXPECT_THAT(spoiled.out, HasSubstr("1 passed, 1 failed, 0 refused"));
+}
+
+TEST(Verify, ByStepPassesAndNamesEach) {
+  const Outcome one = sluice({"verify", "4x64x96", "--step", "--device", "cpu"});
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_THAT(one.out, StartsWith("passed 4x64x96: cpu.simd, config mlp="));
+  EXPECT_THAT(one.out, HasSubstr(", 1 step\n  step 1 mlp by cpu.simd\n    y: 256 elements within"));
+  const Outcome all =
+      sluice({"verify", "4x64x96:fp64", "4x64x96", "--step", "--all-variants", "--device", "cpu"});
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_THAT(all.out, HasSubstr("skip 4x64x96:fp64: variant cpu.simd: "));
+  EXPECT_THAT(all.out, HasSubstr("step 1 mlp by cpu.reference\n"));
+  EXPECT_THAT(all.out, HasSubstr("3 passed, 0 failed, 1 refused"));
+}
+
+TEST(Verify, AWrongStepIsOneAndNamed) {
+  const char* library = std::getenv("SLUICE_TEST_SPOILED_RUN");
+  if (library == nullptr || library[0] == '\0') GTEST_SKIP() << "not under a sanitizer";
+  const Outcome spoiled =
+      sluice({"verify", "4x64x96", "2x8x16:gate_up", "--step", "--device", "cpu"},
+             {std::string("LD_PRELOAD=") + library});
+  EXPECT_EQ(spoiled.code, 1) << spoiled.err;
+  EXPECT_THAT(spoiled.out, StartsWith("FAILED 4x64x96: cpu.simd, "));
+  EXPECT_THAT(spoiled.out, HasSubstr("the first wrong step is 1, mlp by cpu.simd: y at (0, 0)\n"));
   EXPECT_THAT(spoiled.out, HasSubstr("1 passed, 1 failed, 0 refused"));
 }
 

@@ -4,13 +4,11 @@
 #include "harness/verify_steps.hpp"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "gpu.hpp"
+#include "tests/self/step_fault.hpp"
 
 namespace sluice {
 namespace {
@@ -39,40 +37,6 @@ Options options_of(const Stepped& stepped) {
   return {.variant = stepped.variant, .config = stepped.config};
 }
 
-/// Where a fault lies.
-struct Element {
-  int step = -1;
-  Operand operand{};
-  std::int64_t row = 0;
-  std::int64_t col = 0;
-};
-
-// 512 in place of an element of about 1.
-Status spoil(const OperandSpec& spec, void* base, const Element& at, harness::Rig& rig) {
-  const std::uint32_t bits = spec.dtype == DType::kF32    ? 0x44000000
-                             : spec.dtype == DType::kBF16 ? 0x4400
-                                                          : 0x6000;
-  const auto offset = offset_bytes(spec.layout, spec.dtype, at.row, at.col);
-  // Little-endian, as everything that has a GPU.
-  return rig.upload(static_cast<char*>(base) + offset, &bits,
-                    static_cast<std::size_t>(size_bytes(spec.dtype)));
-}
-
-// Changes one element of the first output of step `step`, and says which.
-harness::AfterStep plant(int step, Element& planted) {
-  return [step, &planted](int i, const StepCall& call, harness::Rig& rig) -> Status {
-    if (i != step) return {};
-    for (const OperandSpec& spec : operand_specs(call.problem)) {
-      void* const base = const_cast<void*>(address(call.operands, spec.id));
-      const bool written = spec.access == Access::kWrite || spec.access == Access::kReadWrite;
-      if (!written || base == nullptr) continue;
-      planted = {i, spec.id, spec.rows - 1, spec.cols / 2};
-      return spoil(spec, base, planted, rig);
-    }
-    return make_error(ErrorCode::kInternal, "step %d writes nothing", i);
-  };
-}
-
 TEST(GpuVerifySteps, EachRecipeIsRightStepByStep) {
   std::set<std::string> seen;
   for (const Stepped& stepped : kStepped) {
@@ -95,7 +59,6 @@ TEST(GpuVerifySteps, EachRecipeIsRightStepByStep) {
   EXPECT_EQ(seen, std::set<std::string>(all.begin(), all.end()));
 }
 
-// The steps behind the fault are right on what they were given: they are not blamed.
 TEST(GpuVerifySteps, APlantedFaultIsThatElementOfThatStep) {
   int faults = 0;
   for (const Stepped& stepped : kStepped) {
@@ -105,30 +68,13 @@ TEST(GpuVerifySteps, APlantedFaultIsThatElementOfThatStep) {
     for (int step = 0; step < std::min(stepped.steps, 2); ++step) {
       SCOPED_TRACE(std::string(stepped.text) + " by " + stepped.variant + ", step " +
                    std::to_string(step + 1));
-      Element planted;
-      const auto report = harness::verify_steps(c, gpu::rig(), options, {}, plant(step, planted));
+      test::StepFault planted;
+      const auto report =
+          harness::verify_steps(c, gpu::rig(), options, {}, test::plant(step, planted));
       ASSERT_OK(report);
       ASSERT_EQ(planted.step, step);
       ++faults;
-      EXPECT_FALSE(report->passed());
-      EXPECT_EQ(report->first_wrong(), step) << report->text();
-      for (std::size_t i = 0; i < report->steps.size(); ++i) {
-        for (const harness::Comparison& output : report->steps[i].outputs) {
-          const bool spoilt = static_cast<int>(i) == step && output.operand == planted.operand;
-          EXPECT_EQ(output.failed, spoilt ? 1 : 0) << report->text();
-          if (!spoilt) continue;
-          EXPECT_EQ(output.worst.row, planted.row);
-          EXPECT_EQ(output.worst.col, planted.col);
-        }
-      }
-      const std::string where =
-          "at (" + std::to_string(planted.row) + ", " + std::to_string(planted.col) + ")";
-      const std::string named = "the first wrong step is " + std::to_string(step + 1) + ", " +
-                                report->steps[static_cast<std::size_t>(step)].name + " by ";
-      const std::string text = report->text();
-      const std::size_t line = text.find(named);
-      ASSERT_NE(line, std::string::npos) << text;
-      EXPECT_NE(text.find(where, line), std::string::npos) << text;
+      test::expect_blamed(*report, planted);
     }
   }
   EXPECT_GT(faults, 0);

@@ -102,6 +102,18 @@ TEST(Steps, AreThoseOfTheDeviceAndTheProblem) {
   }
 }
 
+TEST(Steps, ComeWithWhatTheirRecipeIsThereFor) {
+  const auto reason = [](const char* device, const char* text) {
+    return explain(problem_of(text), device_of(device)).reason;
+  };
+  const std::string decode = reason("h200", "64x4096x14336:mlp");
+  EXPECT_NE(decode.find("bandwidth-bound"), std::string::npos) << decode;
+  const std::string tiles = reason("h200", "65x4096x14336:mlp");
+  EXPECT_NE(tiles.find("Hopper's tensor cores"), std::string::npos) << tiles;
+  const std::string others = reason("a100", "65x4096x14336:mlp");
+  EXPECT_NE(others.find("mma.sync"), std::string::npos) << others;
+}
+
 TEST(Steps, OfMlpGradAreNineLaunchesAtMost) {
   const auto made =
       plan(problem_of("4096x4096x14336:mlp_grad:recompute:bias:bias_down"), device_of("h200"));

@@ -158,6 +158,7 @@ class Queries(unittest.TestCase):
         text = sluice.explain(4, 8, 8, dtype="fp64")
         self.assertRegex(text, "cpu.simd: refused: .*fp64")
         self.assertRegex(text, "cpu.reference: chosen")
+        self.assertRegex(text, "\n  recipe: fp64, obviously right")
 
     def test_weights_may_be_blocks(self) -> None:
         made = sluice.plan(4, 64, 96, weight_dtype="q4_0")

@@ -497,6 +497,7 @@ TEST(CApi, ExplainFillsOrCutsTheCallersBuffer) {
   EXPECT_EQ(text.size() + 1, needed);
   EXPECT_NE(text.find("cpu.reference: "), std::string::npos) << text;
   EXPECT_NE(text.find(": chosen, config "), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  recipe: the CPU's threads"), std::string::npos) << text;
   EXPECT_NE(text.find("\n  mlp: "), std::string::npos) << "no step in: " << text;
   std::vector<char> cut(10, '?');
   ASSERT_EQ(sluice_explain(&p, &d, nullptr, cut.data(), 9, &needed, nullptr), SLUICE_OK);

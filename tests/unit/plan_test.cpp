@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -375,11 +376,23 @@ TEST(Explain, ListsEveryVariantOfTheBackendAndOneChoice) {
   EXPECT_EQ(names.back(), "cpu.reference") << "the reference is the last resort";
 }
 
+TEST(Explain, SaysWhatTheChosenRecipeIsThereFor) {
+  std::set<std::string> reasons;
+  const auto names = variant_names(Backend::kCpu);
+  for (const std::string& name : names) {
+    const Explanation why = explain(problem_of(Op::kMlp), cpu_device(), {.variant = name.c_str()});
+    EXPECT_NE(why.reason, "") << name;
+    reasons.insert(why.reason);
+  }
+  EXPECT_EQ(reasons.size(), names.size());
+}
+
 TEST(Explain, CarriesReasonsAndErrors) {
   Problem p = problem_of(Op::kMlp);
   p.x_dtype = p.w_dtype = p.y_dtype = DType::kF64;
   const Explanation why = explain(p, cpu_device(), {.variant = "cpu.simd"});
   ASSERT_TRUE(why.error.has_value());
+  EXPECT_EQ(why.reason, "") << "of no recipe";
   for (const Refusal& v : why.variants) {
     EXPECT_FALSE(v.chosen);
     EXPECT_EQ(v.reason.empty(), v.variant == "cpu.reference") << v.variant;

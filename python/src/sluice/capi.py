@@ -524,9 +524,9 @@ def explain(
     m: int, d: int, h: int, *, op: str = "mlp", dtype: str = "bf16",
     weight_dtype: str | None = None, gate: Gate = Gate(), device: str = "cpu", **flags: bool,
 ) -> str:  # fmt: skip
-    """One line a variant of the device's backend, chosen, or refused with the reason; then one a
-    step of the chosen one: its kernel, its config and its blocks. Arguments and errors as
-    ``plan``, but a problem that no variant takes is not an error."""
+    """One line a variant of the device's backend, chosen, or refused with the reason; then what the
+    chosen one is there for, and one a step of it: its kernel, its config and its blocks. Arguments
+    and errors as ``plan``, but a problem that no variant takes is not an error."""
     problem = _problem(op, m, d, h, dtype, weight_dtype, gate, flags)
     lib, error, where = library(), CError(), _device(device)
     _check(lib.sluice_validate(byref(problem), byref(error)), error)  # else its error is the text
