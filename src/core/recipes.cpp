@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "core/choices.hpp"
+#include "core/lower.hpp"
 #include "cpu/kernel_rows.hpp"
 #if defined(SLUICE_WITH_CUDA)
 #include "cuda/kernel_rows.hpp"
@@ -26,7 +27,11 @@ constexpr const Kernel* kSm80[] = {&cuda::kSm80Decode, &cuda::kSm80Gemm, &cuda::
 // A GEMM of this library's beside cuBLASLt's of the same step.
 Reason sm90_yields(const Problem& p, const Problem& step, const Device& device,
                    const Kernel& kernel) noexcept {
-  return &kernel == &cuda::kCublasLt ? cuda::cublaslt_yields(p, step, device) : Reason{};
+  if (&kernel != &cuda::kCublasLt) return {};
+  if (p.op != Op::kMlp) return cuda::cublaslt_yields(p, step, device);
+  const bool norm_step = p.norm.enabled;
+  return cuda::cublaslt_yields_in_mlp(step_problem(p, Role::kGateUp, norm_step),
+                                      step_problem(p, Role::kDown, norm_step), step.op, device);
 }
 
 // The decode kernel beside the tiles.

@@ -28,6 +28,10 @@ extern const detail::Kernel kCublasLt;
 /// an H200 and an H100 (docs/kernels/cublaslt.md); nothing where cuBLASLt's is faster.
 [[nodiscard]] detail::Reason cublaslt_yields(const Problem&, const Problem& step,
                                              const Device&) noexcept;
+/// The same of a step of mlp, `step` saying which. They decide together: an own linear starts while
+/// an own gate_up ends.
+[[nodiscard]] detail::Reason cublaslt_yields_in_mlp(const Problem& gate_up, const Problem& down,
+                                                    Op step, const Device&) noexcept;
 
 // sm80/decode/step.cpp: gate_up and down by mma.sync for up to 64 tokens, Ampere and newer.
 extern const detail::Kernel kSm80Decode;

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <limits>
 
-#include "core/lower.hpp"
 #include "cuda/cublaslt/api.hpp"
 #include "cuda/cublaslt/cublaslt.hpp"
 #include "cuda/cublaslt/gate.hpp"
@@ -243,18 +242,15 @@ Times times_of(const Problem& p, const Device& device) {
           sm90_gemm_us(p, device)};
 }
 
-// Those of a step of an operator, as what it brings: in mlp an own linear starts while an own
-// gate_up ends, so both decide together.
-Times times_in(const Problem& p, const Problem& step, const Device& device) {
-  constexpr double kOverlapUs = 2;
-  if (p.op != Op::kMlp) return times_of(step, device);
-  const Times gate_up =
-      times_of(detail::step_problem(p, detail::Role::kGateUp, p.norm.enabled), device);
-  const Times down = times_of(detail::step_problem(p, detail::Role::kDown, p.norm.enabled), device);
-  const Times both{gate_up.theirs + std::min(down.theirs, down.own),
-                   gate_up.own + std::min(down.theirs, down.own - kOverlapUs)};
-  if (step.op == Op::kGateUp) return both;
-  return {down.theirs, down.own - (both.theirs < both.own ? 0 : kOverlapUs)};
+Reason refuse_slower(const char* what, Times us) {
+  if (us.theirs < us.own) return {};
+  return refuse("%s: estimated at %.3g us, this library's own at %.3g", what, us.theirs, us.own);
+}
+
+Reason long_down_refusal(const Problem& p, const Device& device) {
+  if (p.op != Op::kDown || down_flops(p) <= most_flops(device)) return {};
+  return refuse("down of %.3g GFLOP: above %.3g this library's own is as fast",
+                down_flops(p) * 1e-9, most_flops(device) * 1e-9);
 }
 
 Status multiply(const Step& step, const LtProduct& product) {
@@ -418,18 +414,22 @@ const detail::Kernel kCublasLt = {
     .scratch_bytes = scratch_bytes,
 };
 
+Reason cublaslt_yields_in_mlp(const Problem& gate_up, const Problem& down, Op step,
+                              const Device& device) noexcept {
+  constexpr double kOverlapUs = 2;
+  const Times g = times_of(gate_up, device);
+  const Times d = times_of(down, device);
+  const Times both{g.theirs + std::min(d.theirs, d.own),
+                   g.own + std::min(d.theirs, d.own - kOverlapUs)};
+  if (step == Op::kGateUp) return refuse_slower("gate_up, with down", both);
+  if (Reason reason = long_down_refusal(down, device); !reason.empty()) return reason;
+  return refuse_slower("down", {d.theirs, d.own - (both.theirs < both.own ? 0 : kOverlapUs)});
+}
+
 Reason cublaslt_yields(const Problem& p, const Problem& step, const Device& device) noexcept {
   if (step.op == Op::kGateUp || step.op == Op::kDown) {
-    if (step.op == Op::kDown && down_flops(step) > most_flops(device)) {
-      return refuse("down of %.3g GFLOP: above %.3g this library's own is as fast",
-                    down_flops(step) * 1e-9, most_flops(device) * 1e-9);
-    }
-    const Times us = times_in(p, step, device);
-    if (us.theirs < us.own) return {};
-    return refuse(
-        "%s: estimated at %.3g us, this library's own at %.3g",
-        p.op == Op::kMlp && step.op == Op::kGateUp ? "gate_up, with down" : to_string(step.op),
-        us.theirs, us.own);
+    if (Reason reason = long_down_refusal(step, device); !reason.empty()) return reason;
+    return refuse_slower(to_string(step.op), times_of(step, device));
   }
   if (p.op == Op::kMlpGrad || p.op == Op::kInputGrad || p.op == Op::kWeightGrad) {
     if (p.m <= kMaxGradTokens || p.d <= kMaxGradWidth) return {};
