@@ -70,7 +70,7 @@ TEST(HalfTiles, NoClusterHasMoreThanTheLongestShare) {
 // 530 x 9472 x 9472: 99 columns of five row tiles, 3.75 waves on 132 SMs.
 TEST(HalfTiles, ThoseWithAFourthTileHaveTheHalfOnes) {
   const Tiling tiling{192, 1, Schedule::kPingpong, 16};
-  const HalfTiles h = half_tiles({530, 2 * 9472, 9472, GemmKind::kGateUp}, tiling);
+  const HalfTiles h = half_tiles({530, 18944, 9472, GemmKind::kGateUp}, tiling);
   EXPECT_EQ(h.among, 99);
   EXPECT_EQ(longest_share(h), 3.5);
 }
