@@ -7,24 +7,14 @@
 
 #include "early_start.hpp"
 #include "job.hpp"
+#include "sm90_schedule.hpp"
 
 namespace sluice {
 namespace {
 
-// Small integers have one right answer, by whichever kernel: every config must give the bits of
-// cuda.simt.
 void expect_exact(const std::string& text) {
-  const auto c = harness::parse_case(text + ":identity:fill=integers").value();
-  auto set = std::move(harness::OperandSet::make(c, gpu::rig()).value());
-  const std::string expected = gpu::run_once(*set, "cuda.simt", nullptr);
-  for (const std::string& config : config_names("cuda.sm90", c.problem, gpu::rig().device())) {
-    const std::string got = gpu::run_once(*set, "cuda.sm90", config.c_str());
-    ASSERT_EQ(got.size(), expected.size());
-    const auto [at, other] = std::mismatch(expected.begin(), expected.end(), got.begin());
-    EXPECT_EQ(at - expected.begin(), static_cast<std::ptrdiff_t>(expected.size()))
-        << text << " " << config << ": first wrong byte";
-    EXPECT_OK(set->check_canaries());
-  }
+  const Problem problem = harness::parse_case(text).value().problem;
+  gpu::expect_exact(text, config_names("cuda.sm90", problem, gpu::rig().device()));
 }
 
 // Memory, not the product, sets the pace: k is one block, outputs are tens of megabytes, and shared
@@ -33,7 +23,7 @@ TEST(GpuGemm, NobodyOverwritesWhatAStoreStillReads) {
   if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
   for (const std::string text :
        {"4096x8x14336:gate_up", "4096x14336x8:down", "4096x8x14336:gate_up_grad"}) {
-    expect_exact(text);
+    ASSERT_NO_FATAL_FAILURE(expect_exact(text));
   }
 }
 
@@ -45,7 +35,7 @@ TEST(GpuGemm, HalfTilesAreWholeToTheCaller) {
        {"300x136x20008:gate_up:save", "530x264x9480:gate_up:interleaved8", "192x72x12296:gate_up",
         "1088x72x2056:gate_up:bias", "2100x72x2056:gate_up", "300x20008x136:down",
         "530x9480x264:down:bias_down:residual", "2072x2056x72:down"}) {
-    expect_exact(text);
+    ASSERT_NO_FATAL_FAILURE(expect_exact(text));
   }
 }
 

@@ -14,6 +14,22 @@
 
 namespace sluice::gpu {
 
+/// Small integers through the identity gate have one right answer: these configs of cuda.sm90 must
+/// give the bits of cuda.simt in every element.
+inline void expect_exact(const std::string& text, const std::vector<std::string>& configs) {
+  const auto c = harness::parse_case(text + ":identity:fill=integers").value();
+  auto set = std::move(harness::OperandSet::make(c, rig()).value());
+  const std::string expected = run_once(*set, "cuda.simt", nullptr);
+  for (const std::string& config : configs) {
+    const std::string got = run_once(*set, "cuda.sm90", config.c_str());
+    ASSERT_EQ(got.size(), expected.size());
+    const auto [at, other] = std::mismatch(expected.begin(), expected.end(), got.begin());
+    ASSERT_EQ(at - expected.begin(), static_cast<std::ptrdiff_t>(expected.size()))
+        << text << " " << config << ": first wrong byte";
+    EXPECT_OK(set->check_canaries());
+  }
+}
+
 class Sm90Schedule : public testing::Test {
  protected:
   /// `marks`: what names of the schedule's configs contain.
@@ -55,20 +71,7 @@ class Sm90Schedule : public testing::Test {
     }
   }
 
-  /// Small integers through the identity gate have one right answer: every config must give the
-  /// bits of cuda.simt in every element.
-  void expect_exact(const std::string& text) const {
-    const auto c = harness::parse_case(text + ":identity:fill=integers").value();
-    auto set = std::move(harness::OperandSet::make(c, rig()).value());
-    const std::string expected = run_once(*set, "cuda.simt", nullptr);
-    for (const std::string& config : configs_of(c.problem)) {
-      const std::string got = run_once(*set, kVariant, config.c_str());
-      const auto [at, other] = std::mismatch(expected.begin(), expected.end(), got.begin());
-      ASSERT_EQ(at - expected.begin(), static_cast<std::ptrdiff_t>(expected.size()))
-          << text << " " << config << ": first wrong byte";
-      EXPECT_OK(set->check_canaries());
-    }
-  }
+  void expect_exact(const std::string& text) const { gpu::expect_exact(text, configs_of(text)); }
 
   /// Two streams at once: CTAs of a launch start while others of it wait for room, in any order,
   /// which nothing may depend on.

@@ -17,10 +17,10 @@
 namespace sluice::cuda::sm90::gemm {
 
 struct HalfTiles {
-  int columns;    ///< of tiles
-  int row_tiles;  ///< of a column, at least two; the last one is half
-  int clusters;   ///< that run at once
-  int among;      ///< the first so many get half tiles; 0: tiles go by order alone
+  int columns = 0;    ///< of tiles
+  int row_tiles = 0;  ///< of a column, at least two; the last one is half
+  int clusters = 0;   ///< that run at once
+  int among = 0;      ///< the first so many get half tiles; 0: tiles go by order alone
 
   struct Place {
     int row;
@@ -63,12 +63,11 @@ struct HalfTiles {
 [[nodiscard]] constexpr HalfTiles spread_half_tiles(int columns, int row_tiles,
                                                     int clusters) noexcept {
   const int tiles = columns * row_tiles;
-  if (tiles <= clusters || row_tiles < 2) return {columns, row_tiles, clusters, 0};
+  if (tiles <= clusters || row_tiles < 2) return {};
   const int rest = tiles % clusters;
   const int a_turn = (clusters + row_tiles - 1) / row_tiles;
-  HalfTiles h{columns, row_tiles, clusters, rest < a_turn ? clusters : rest};
-  if (longest_share(h) == (tiles + clusters - 1) / clusters) h.among = 0;
-  return h;
+  const HalfTiles h{columns, row_tiles, clusters, rest < a_turn ? clusters : rest};
+  return longest_share(h) < (tiles + clusters - 1) / clusters ? h : HalfTiles{};
 }
 
 }  // namespace sluice::cuda::sm90::gemm

@@ -223,6 +223,8 @@ __device__ __forceinline__ void multiply(const Smem<Cfg>& smem, RingCursor<Cfg>&
     ring.advance();
   };
   int k = 0;
+  // NOTE: sums of whole and of half tiles lie in the same registers, which ptxas grants only where
+  // the first wgmma reads none by a constant. In gate_up_grad this spills accumulators.
   if constexpr (Cfg::kHalfTiles) {
     block(true);
     k = 1;

@@ -29,12 +29,9 @@ bool stream_k_serves(const GemmShape& shape, const Tiling& t) {
 
 HalfTiles half_tiles(const GemmShape& shape, const Tiling& t) noexcept {
   const std::int64_t row_tiles = ceil_div(ceil_div(shape.m, t.rows), t.cluster);
-  const std::int64_t columns = ceil_div(shape.n, t.tile_n);
-  const int workers = clusters(shape, t);
-  if (half_tile_rows(shape, t) == 0 || row_tiles > t.group) {
-    return {static_cast<int>(columns), static_cast<int>(row_tiles), workers, 0};
-  }
-  return spread_half_tiles(static_cast<int>(columns), static_cast<int>(row_tiles), workers);
+  if (!ends_in_half(shape, t) || row_tiles > t.group) return {};
+  return spread_half_tiles(static_cast<int>(ceil_div(shape.n, t.tile_n)),
+                           static_cast<int>(row_tiles), clusters(shape, t));
 }
 
 bool keeps_lockstep(const GemmShape& shape, const Tiling& t) noexcept {

@@ -185,12 +185,10 @@ struct GemmShape {
          (kind == GemmKind::kGateUp || kind == GemmKind::kDown);
 }
 
-/// Rows of the last row tile of such a kernel, or of the last pair of them, where they are no more
-/// than 64, so that its tiles take about half the time; else 0.
-[[nodiscard]] constexpr std::int64_t half_tile_rows(const GemmShape& shape,
-                                                    const Tiling& t) noexcept {
+/// Whether such a kernel has no more in the last row tile, or in the last pair of them.
+[[nodiscard]] constexpr bool ends_in_half(const GemmShape& shape, const Tiling& t) noexcept {
   const std::int64_t rest = shape.m % (std::int64_t{t.rows} * t.cluster);
-  return leaves_out_halves(shape.kind, t) && rest <= kOutRows ? rest : 0;
+  return leaves_out_halves(shape.kind, t) && rest > 0 && rest <= kOutRows;
 }
 
 /// Clusters that run at once.
@@ -239,8 +237,8 @@ struct ColumnCut {
 /// Only kGateUpGrad and kWeightGrad have them.
 [[nodiscard]] ColumnCut column_cut(const GemmShape& shape, const Tiling& tiling) noexcept;
 
-/// The order of tiles where half_tile_rows() are some; by order alone where that brings nothing, or
-/// row tiles are too many for it to matter.
+/// The order of tiles where they end in half ones; by order alone where that brings nothing, or row
+/// tiles are too many for it to matter.
 [[nodiscard]] HalfTiles half_tiles(const GemmShape& shape, const Tiling& tiling) noexcept;
 
 /// Whether the CTAs of whole tiles in waves are to keep in step (lockstep.cuh): rows are many, CTAs
