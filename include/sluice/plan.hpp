@@ -184,8 +184,8 @@ using Stream = void*;
 
 /// Chooses the steps for a problem on a device, and the kernel and config of each.
 ///
-/// Pure arithmetic: no device call, no allocation, a few microseconds; deterministic in its
-/// arguments. Errors: kInvalidArgument for a problem or a device that validate() refuses, or an
+/// Pure arithmetic: no device call, no allocation, tens of microseconds at most; deterministic in
+/// its arguments. Errors: kInvalidArgument for a problem or a device that validate() refuses, or an
 /// unknown forced name; kUnsupported where no variant takes the problem (the message holds the best
 /// variant's reason). Thread-safe.
 [[nodiscard]] SLUICE_EXPORT Expected<Plan> plan(const Problem& problem, const Device& device,

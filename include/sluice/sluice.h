@@ -438,9 +438,9 @@ SLUICE_EXPORT sluice_status sluice_operand_query(const sluice_problem* problem, 
 SLUICE_EXPORT sluice_status sluice_cost(const sluice_problem* problem, double* flops, double* bytes,
                                         sluice_error* error);
 
-/// Chooses variant and config by arithmetic: no device call, no allocation, a few microseconds.
-/// `options` may be null. Errors: SLUICE_INVALID_ARGUMENT for an invalid problem or device or an
-/// unknown forced name, SLUICE_UNSUPPORTED where no variant takes the problem.
+/// Chooses variant and config by arithmetic: no device call, no allocation, tens of microseconds at
+/// most. `options` may be null. Errors: SLUICE_INVALID_ARGUMENT for an invalid problem or device or
+/// an unknown forced name, SLUICE_UNSUPPORTED where no variant takes the problem.
 SLUICE_EXPORT sluice_status sluice_plan_init(sluice_plan* plan, const sluice_problem* problem,
                                              const sluice_device* device,
                                              const sluice_options* options, sluice_error* error);

@@ -214,6 +214,7 @@ double product_us(const Problem& p, const Device& device) {
       const double steps = 64 * std::ceil(k / split / 64);
       const double multiply = waves * steps * (rows + cols) * element_ps * 1e-6;
       const double reduce = split == 1 ? 0 : kSplitUs + 2 * split * sums / kSplitMegabytesAUs;
+      if (std::max(multiply, memory) + reduce >= best) continue;  // spares most powers
       best = std::min(best, sm90::gemm::longer_us(multiply, memory, 8) + reduce);
     }
   }
