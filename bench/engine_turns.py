@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vllm_decode.py and sglang_decode.py share: two engines of one model, without and with the plug-in, that
-take turns, and the comparison of their times and outputs.
+"""What vllm_decode.py, sglang_decode.py and hf_generate.py share: two engines of one model, without and with
+Sluice, that take turns, and the comparison of their times and outputs.
 
 Each engine has a process of its own (``Worker``), so that a slow minute hits both. A run of every number of
 requests, then the next run of each. A step's time is that of generating the output less that of one token,
@@ -22,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +42,73 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
         "vocab_size": 152064, "bos_token_id": 1, "eos_token_id": 2,
     },
+    "qwen2.5-32b": {
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 5120,
+        "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+        "vocab_size": 152064, "bos_token_id": 1, "eos_token_id": 2,
+    },
+    "qwen3-8b": {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096,
+        "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+        "vocab_size": 151936, "bos_token_id": 1, "eos_token_id": 2,
+    },
+    "llama-3.1-70b": {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192,
+        "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+        "vocab_size": 128256, "bos_token_id": 1, "eos_token_id": 2,
+    },
 }  # fmt: skip
-SHARED = {"hidden_act": "silu", "max_position_embeddings": 16384, "torch_dtype": "bfloat16",
-          "tie_word_embeddings": False}  # fmt: skip
+TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 BATCHES = (64, 16, 32, 1, 8, 4, 2)  # measured in this order: what is cut off matters least
-PROMPT = 32
+PROMPT = 32  # of what is checked, and of a generation unless told otherwise
 PROMPTS = (2048, 8192)  # for first tokens
 PROMPTS_A_RUN = 5  # of first tokens: a run is their median
 WARM_UP, FIRSTS = 24, 3  # tokens before a row's first run; runs of one token
 STEP_S = 4e-3  # about a step
 CHECKED = 48  # tokens whose ids and log-probabilities are compared
 CANDIDATES = 20  # log-probabilities of a step: as many as vLLM gives
-KV_BYTES = 12 << 30  # said, not profiled: two processes that start together would see each other
+KV_TOKENS = 98304  # at least: 12 GiB of Llama-3.1-8B's
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The engine that a worker starts; the same whatever is asked of it then."""
+
+    model: str  # of CONFIGS
+    dtype: str  # of TYPES
+    context: int  # tokens of a request at most, prompt and output
+    prompt: int  # tokens of a prompt at most
+    kv_tokens: int  # said, not profiled: two processes that start together would see each other
+    tp: int = 1  # GPUs that share the model
+    attention: str | None = None  # the engine's word for a backend
+    prefix_cache: bool = False  # SGLang's radix cache
+
+    def config(self) -> dict[str, Any]:
+        """The model's config.json."""
+        return {
+            "hidden_act": "silu", "max_position_embeddings": max(16384, self.context),
+            "torch_dtype": TYPES[self.dtype], "tie_word_embeddings": False, **CONFIGS[self.model],
+        }  # fmt: skip
+
+    def kv_bytes(self) -> int:
+        """Of kv_tokens, in all GPUs."""
+        c = CONFIGS[self.model]
+        width = c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
+        return self.kv_tokens * c["num_hidden_layers"] * c["num_key_value_heads"] * width * 2 * 2
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Setup:
+        """What serves all that a program's arguments ask for."""
+        prompt = max([*PROMPTS, *arguments.prompts, arguments.prompt])
+        longest = max(arguments.prompt, PROMPT) + max([*arguments.output, CHECKED])
+        return cls(
+            arguments.model, arguments.dtype, max(longest, prompt) + 16, prompt,
+            max(KV_TOKENS, max(arguments.batches) * (longest + 16)), arguments.tp,
+            arguments.attention, arguments.prefix_cache,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,22 +116,27 @@ class Host:
     """An engine that can be measured."""
 
     name: str  # vLLM
-    program: str  # a file; called with --worker it serves one engine
+    program: str  # a file; called with --worker and a setup it serves one engine
     environment: dict[str, str] = field(default_factory=dict)
     profiles: bool = False  # its worker answers ``kernels``
+    word: str = ""  # of result files, and in SLUICE_WORD; the name in small letters unless given
 
-    @property
-    def word(self) -> str:
-        return self.name.lower()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "word", self.word or self.name.lower())
 
 
-def serve(engine: Any) -> None:
-    """The worker: calls methods of what ``engine`` makes; one line of JSON in, one out. Whatever else prints
-    goes to standard error."""
+def prompts(count: int, tokens: int) -> list[list[int]]:
+    """Ids of `count` prompts that differ from their first token on."""
+    return [[(7919 * i + 31 * j) % 32000 + 5 for j in range(tokens)] for i in range(count)]
+
+
+def serve(engine: Callable[[Setup], Any]) -> None:
+    """The worker, of the setup in its arguments: calls methods of what ``engine`` makes; one line of JSON in,
+    one out. Whatever else prints goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.register_at_fork(after_in_child=answers.close)  # else the engine's process keeps it open
-    made = engine()
+    made = engine(Setup(**json.loads(sys.argv[2])))
     print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:
         name, arguments = json.loads(line)
@@ -85,9 +146,7 @@ def serve(engine: Any) -> None:
 class Worker:
     """A process with one engine."""
 
-    def __init__(
-        self, host: Host, mode: str, model: str, prompt_tokens: int, tp: int, log: Path
-    ) -> None:
+    def __init__(self, host: Host, mode: str, setup: Setup, log: Path) -> None:
         self.cache = tempfile.TemporaryDirectory(prefix=f"{host.word}_cache_", ignore_cleanup_errors=True)
         # What vLLM knows of the classes of models, to start sooner; it compiles anew.
         known = Path(os.environ.get("VLLM_CACHE_ROOT", Path.home() / ".cache" / "vllm"), "modelinfos")
@@ -98,7 +157,7 @@ class Worker:
             "VLLM_CACHE_ROOT": self.cache.name,
         }  # fmt: skip
         self.host, self.log = host, log
-        command = [sys.executable, host.program, "--worker", model, str(prompt_tokens), str(tp)]
+        command = [sys.executable, host.program, "--worker", json.dumps(asdict(setup))]
         self.process = subprocess.Popen(
             command, env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"),
@@ -161,14 +220,14 @@ class Turns:
 class Generation:
     """Runs of so many requests that generate `output` tokens each."""
 
-    def __init__(self, workers: list[Worker], batch: int, output: int) -> None:
+    def __init__(self, workers: list[Worker], batch: int, output: int, prompt: int) -> None:
         self.host = workers[0].host
         self.batch, self.output = batch, output
-        Turns(workers, batch, WARM_UP, PROMPT).take()
-        self.first = Turns(workers, batch, 1, PROMPT)
+        Turns(workers, batch, WARM_UP, prompt).take()
+        self.first = Turns(workers, batch, 1, prompt)
         for _ in range(FIRSTS):
             self.first.take()
-        self.whole = Turns(workers, batch, output, PROMPT, look_after=output * STEP_S / 2)
+        self.whole = Turns(workers, batch, output, prompt, look_after=output * STEP_S / 2)
 
     def row(self, model: str) -> dict[str, Any]:
         """Of a step."""
@@ -220,13 +279,19 @@ def row(
     }  # fmt: skip
 
 
+def order(r: dict[str, Any]) -> tuple[Any, ...]:
+    return r["baseline"], r["model"], r["dtype"], r["pass"], int(r.get("output") or 0), r["m"]
+
+
 def save(path: Path, facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    results.save(path, facts, rows=sorted(rows, key=lambda r: (r["pass"], r["m"])))
+    results.save(path, facts, rows=sorted(rows, key=order))
 
 
 def join(parts: list[Path], whole: Path) -> None:
-    """One file of several of one model: the rows of all, the first one's meta."""
+    """One file of several of one kind of GPU: the rows of all, the first one's meta."""
     files = [results.load(part) for part in parts]
+    if len(devices := {file.meta["device"] for file in files}) > 1:
+        raise SystemExit(f"files of several devices cannot be joined: {', '.join(sorted(devices))}")
     save(whole, files[0].meta, [r for file in files for r in file.rows])
 
 
@@ -268,26 +333,31 @@ def measure(workers: list[Worker], arguments: argparse.Namespace) -> None:
     compare("ids", stock, ours)
     compare("stock's own, alone and in a batch", workers[0].ask("check", 1), stock)
 
-    prompts = [told(prompt_row(host, model, workers, p, arguments.runs)) for p in arguments.prompts]
-    generations = [Generation(workers, batch, arguments.output) for batch in arguments.batches]
+    firsts = [told(prompt_row(host, model, workers, p, arguments.runs)) for p in arguments.prompts]
+    generations = [
+        Generation(workers, batch, output, arguments.prompt)
+        for output in arguments.output
+        for batch in arguments.batches
+    ]
     peaks = [worker.ask("facts")["peak_bytes"] for worker in workers]
     if None not in peaks:  # SGLang does not tell
         print(f"peak GiB {[round(peak / 2**30, 2) for peak in peaks]}", flush=True)
 
     def of_one_gpu(r: dict[str, Any]) -> dict[str, Any]:
         share = {"h": r["h"] // tp, "tflops": r["tflops"] / tp, "gbps": r["gbps"] / tp}
-        return {**r, **share, "tp": tp, "peak_bytes": peaks[1], "baseline_peak_bytes": peaks[0]}
+        return {
+            **r, **share, "tp": tp, "dtype": arguments.dtype, "peak_bytes": peaks[1],
+            "baseline_peak_bytes": peaks[0],
+        }  # fmt: skip
 
-    command = (f"python bench/{host.word}_decode.py --model {model} --output {arguments.output} "
-               f"--runs {arguments.runs}{f' --tp {tp}' * (tp > 1)}")  # fmt: skip
     described: dict[str, Any] = {}
     for generation in generations * arguments.runs:
         if time.perf_counter() - begin > arguments.seconds:
             print("out of time", flush=True)
             break
         generation.whole.take()
-        rows = [*prompts, *(g.row(model) for g in generations if g.whole.seconds[0])]
-        described = described or meta(command)  # clocks of a GPU at work
+        rows = [*firsts, *(g.row(model) for g in generations if g.whole.seconds[0])]
+        described = described or meta(arguments.command)  # clocks of a GPU at work
         save(arguments.json, described, [of_one_gpu(r) for r in rows])
         told(generation.row(model))
     for batch in getattr(arguments, "kernels", None) or ():
@@ -298,30 +368,50 @@ def measure(workers: list[Worker], arguments: argparse.Namespace) -> None:
                 print(f"  {count:>4} x {us:7.2f} us  {name[:100]}", flush=True)
 
 
-def main(host: Host, description: str) -> int:
-    """Returns the exit status."""
+def command_of(host: Host, parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> str:
+    """The program with the options that decide what is measured, where they are not the default."""
+    words = ["python", f"bench/{Path(host.program).name}", "--model", arguments.model]
+    for name in ("dtype", "output", "prompt", "runs", "tp", "attention", "prefix_cache"):
+        value = getattr(arguments, name)
+        if name in ("output", "runs") or value != parser.get_default(name):
+            values = [] if value is True else value if isinstance(value, list) else [value]
+            words += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return " ".join(words)
+
+
+def parse(host: Host, description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("json", type=Path)
     parser.add_argument("--join", type=Path, nargs="+", metavar="PART", help="put files together, run nothing")
     parser.add_argument("--model", choices=CONFIGS, default="llama-3.1-8b")
-    parser.add_argument("--output", type=int, default=1024, help="tokens to generate")
+    parser.add_argument("--dtype", choices=TYPES, default="bf16")
+    parser.add_argument("--output", type=int, nargs="+", default=[1024], help="tokens to generate")
+    parser.add_argument("--prompt", type=int, default=PROMPT, help="tokens before them")
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, choices=BATCHES)
     parser.add_argument("--tp", type=int, default=1, help="GPUs that share the model, by NCCL alone")
-    parser.add_argument("--prompts", type=int, nargs="*", default=PROMPTS, help="for first tokens")
+    parser.add_argument("--attention", metavar="NAME", help="the engine's word for an attention backend")
+    parser.add_argument("--prefix-cache", action="store_true", help="on, as engines have it by default")
+    parser.add_argument("--prompts", type=int, nargs="*", default=PROMPTS, help="lengths for first tokens")
     if host.profiles:
         parser.add_argument("--kernels", type=int, nargs="*", metavar="BATCH", help="what a step of it runs")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further run after these")
     arguments = parser.parse_args()
+    arguments.command = command_of(host, parser, arguments)
+    return arguments
+
+
+def main(host: Host, description: str) -> int:
+    """Returns the exit status."""
+    arguments = parse(host, description)
     if arguments.join:
         join(arguments.join, arguments.json)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    most = max([*PROMPTS, *arguments.prompts])  # an engine is the same whatever is asked of it
+    setup = Setup.of(arguments)
     workers = [
-        Worker(host, mode, arguments.model, most, arguments.tp,
-               arguments.json.with_suffix(f".{mode}.log"))  # fmt: skip
+        Worker(host, mode, setup, arguments.json.with_suffix(f".{mode}.log"))
         for mode in ("off", "auto")
     ]
     try:

@@ -3,6 +3,8 @@
 
     python bench/sglang_decode.py OUT.json
     python bench/sglang_decode.py OUT.json --model qwen2.5-7b
+    python bench/sglang_decode.py OUT.json --prompt 1 --output 1024 4096 16384 --batches 1 4 16 --dtype fp16 \
+        --attention flashinfer --prefix-cache
 
 The method is that of vllm_decode.py (``engine_turns``): two SGLangs on one GPU with CUDA graphs
 (SLUICE_SGLANG=off, and auto) take turns. The weights are normal * 0.02 from a seed, the same in both: a
@@ -24,16 +26,16 @@ from engine_turns import (
     BATCHES,
     CANDIDATES,
     CHECKED,
-    CONFIGS,
     PROMPT,
-    SHARED,
+    TYPES,
     Host,
+    Setup,
     main,
+    prompts,
     serve,
 )
 
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-KV_TOKENS = 98304  # 12 GiB of Llama-3.1-8B's; said, since two processes that start would see each other
 LOAD = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 
 
@@ -73,31 +75,30 @@ def install(folder: Path) -> None:
 class Engine:
     """What a worker does for its parent."""
 
-    def __init__(self, model: str, prompt_tokens: int, tp: int) -> None:
+    def __init__(self, setup: Setup) -> None:
         self.folder = tempfile.TemporaryDirectory()
         install(Path(self.folder.name))
         import sglang
 
         begin = time.perf_counter()
-        config = json.dumps({**SHARED, **CONFIGS[model]})
-        Path(self.folder.name, "config.json").write_text(config, encoding="utf-8")
+        Path(self.folder.name, "config.json").write_text(json.dumps(setup.config()), encoding="utf-8")
         self.engine = sglang.Engine(
             model_path=self.folder.name, load_format="dummy", skip_tokenizer_init=True,
-            disable_radix_cache=True, context_length=max(2048, prompt_tokens + 16),
-            max_running_requests=max(BATCHES), chunked_prefill_size=max(2048, prompt_tokens),
-            max_total_tokens=KV_TOKENS, mem_fraction_static=0.8, tp_size=tp,
+            dtype=TYPES[setup.dtype], disable_radix_cache=not setup.prefix_cache,
+            attention_backend=setup.attention, context_length=setup.context,
+            max_running_requests=max(BATCHES), chunked_prefill_size=max(2048, setup.prompt),
+            max_total_tokens=setup.kv_tokens, mem_fraction_static=0.8, tp_size=setup.tp,
             log_level="info",  # or the plug-in's lines are left out
         )  # fmt: skip
         self.start_s = time.perf_counter() - begin
 
     def generate(self, batch: int, tokens: int, prompt: int, **more: Any) -> tuple[float, list[Any]]:
         """Seconds, and SGLang's outputs."""
-        prompts = [
-            [(7919 * i + 31 * j) % 32000 + 5 for j in range(prompt)] for i in range(batch)
-        ]
         sampling = {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0.0}
         begin = time.perf_counter()
-        outputs = self.engine.generate(input_ids=prompts, sampling_params=sampling, **more)
+        outputs = self.engine.generate(
+            input_ids=prompts(batch, prompt), sampling_params=sampling, **more
+        )
         return time.perf_counter() - begin, outputs
 
     def seconds(self, batch: int, tokens: int, prompt: int) -> float:
@@ -127,6 +128,6 @@ HOST = Host("SGLang", __file__, ENVIRONMENT)
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        serve(lambda: Engine(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+        serve(Engine)
     else:
         sys.exit(main(HOST, __doc__))

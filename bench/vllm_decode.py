@@ -7,9 +7,9 @@
 
 Two vLLMs on one GPU with CUDA graphs and torch.compile (SLUICE_VLLM=off, and auto) take turns, so that a
 slow minute hits both. Each has its engine in a process of its own, as vLLM does unless told otherwise: in
-the process of its caller the host's work of a step can outlast the GPU's. The model has Llama-3.1-8B's or
-Qwen2.5-7B's configuration and normal * 0.02 as weights, the same in both: vLLM's own dummy weights are tiny
-and equal in every layer. The method: ``engine_turns``.
+the process of its caller the host's work of a step can outlast the GPU's. The model has a known one's
+configuration and normal * 0.02 as weights, the same in both: vLLM's own dummy weights are tiny and equal in
+every layer. The method: ``engine_turns``.
 
 The file is written anew after every run. On a machine of several GPUs `--batches` shares a model's numbers of
 requests out, one program a GPU (CUDA_VISIBLE_DEVICES), and `--join` puts the files together: each number has
@@ -31,12 +31,12 @@ from engine_turns import (
     BATCHES,
     CANDIDATES,
     CHECKED,
-    CONFIGS,
-    KV_BYTES,
     PROMPT,
-    SHARED,
+    TYPES,
     Host,
+    Setup,
     main,
+    prompts,
     serve,
 )
 
@@ -99,24 +99,25 @@ def profile_end(worker: Any) -> list[list[Any]]:
 class Engine:
     """What a worker does for its parent."""
 
-    def __init__(self, model: str, prompt_tokens: int, tp: int) -> None:
+    def __init__(self, setup: Setup) -> None:
         from vllm import LLM
 
         compilation: dict[str, Any] = {"cudagraph_capture_sizes": sorted(BATCHES)}
-        if tp > 1:  # without kernels that need more of the links than NCCL does
+        if setup.tp > 1:  # without kernels that need more of the links than NCCL does
             compilation["pass_config"] = {"fuse_allreduce_rms": False}
 
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            config = json.dumps({**SHARED, **CONFIGS[model]})
-            Path(folder, "config.json").write_text(config, encoding="utf-8")
+            Path(folder, "config.json").write_text(json.dumps(setup.config()), encoding="utf-8")
+            attention = {"attention_backend": setup.attention} if setup.attention else {}
             self.llm = LLM(
-                folder, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
-                max_model_len=max(2048, prompt_tokens + 16), max_num_seqs=max(BATCHES),
-                max_num_batched_tokens=max(2048, prompt_tokens), disable_log_stats=True,
-                gpu_memory_utilization=0.4, kv_cache_memory_bytes=KV_BYTES,
-                tensor_parallel_size=tp, disable_custom_all_reduce=tp > 1,
-                compilation_config=compilation,
+                folder, load_format="dummy", skip_tokenizer_init=True, dtype=TYPES[setup.dtype],
+                enable_prefix_caching=setup.prefix_cache,
+                max_model_len=setup.context, max_num_seqs=max(BATCHES),
+                max_num_batched_tokens=max(2048, setup.prompt), disable_log_stats=True,
+                gpu_memory_utilization=0.4, kv_cache_memory_bytes=setup.kv_bytes() // setup.tp,
+                tensor_parallel_size=setup.tp, disable_custom_all_reduce=setup.tp > 1,
+                compilation_config=compilation, **attention,
             )  # fmt: skip
         self.llm.apply_model(set_weights)
         self.start_s = time.perf_counter() - begin
@@ -129,12 +130,9 @@ class Engine:
             max_tokens=tokens, min_tokens=tokens, ignore_eos=True, temperature=0.0,
             detokenize=False, logprobs=logprobs,
         )  # fmt: skip
-        prompts = [
-            {"prompt_token_ids": [(7919 * i + 31 * j) % 32000 + 5 for j in range(prompt)]}
-            for i in range(batch)
-        ]
+        requests = [{"prompt_token_ids": ids} for ids in prompts(batch, prompt)]
         begin = time.perf_counter()
-        outputs = self.llm.generate(prompts, sampling, use_tqdm=False)
+        outputs = self.llm.generate(requests, sampling, use_tqdm=False)
         return time.perf_counter() - begin, outputs
 
     def seconds(self, batch: int, tokens: int, prompt: int) -> float:
@@ -181,6 +179,6 @@ if __name__ == "__main__":
         # By its name: engines' processes look up what is sent to them in this module.
         import vllm_decode
 
-        serve(lambda: vllm_decode.Engine(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+        serve(vllm_decode.Engine)
     else:
         sys.exit(main(HOST, __doc__))

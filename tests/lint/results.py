@@ -86,6 +86,11 @@ OPTIONAL_ROW: dict[str, str] = {  # null where a row has none
     "norm_diff": NUMBER,
     "norm_diff_sd": NUMBER,
     "study_rel_diff": NUMBER,
+    "perplexity": NUMBER,
+    "baseline_perplexity": NUMBER,
+    "step": COUNT,
+    "loss": NUMBER,
+    "baseline_loss": NUMBER,
     "case": TEXT,
     "kernels": TEXT,
     "policy": TEXT,
@@ -125,8 +130,8 @@ WORDS = {
     "pass": set("fwd bwd full decode prefill".split()),
     "baseline": set(
         "cublaslt+act cublaslt_gemm cublaslt_chain own_unfused quack liger liger_mlp liger_tiled triton "
-        "torch_eager torch_compile onednn openblas ggml hf_eager vllm sglang "
-        "sluice_before cutlass_act cutlass_identity nccl symm_mem "
+        "torch_eager torch_compile onednn openblas ggml hf_eager hf_compiled vllm sglang "
+        "sluice_before cutlass_act cutlass_act_quantise cutlass_identity nccl symm_mem "
         "torch_mm+unsloth torch_mm+unsloth_in_place torch_mm+liger unsloth sluice_row".split()
     ),
 }

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers' own ``generate`` with and without ``sluice.patch(model, linears=True)``: time a token, time to
+first token, the tokens themselves.
+
+    python bench/hf_generate.py bench/results/h200/generate.json
+
+The method is that of vllm_decode.py (``engine_turns``): two models of the same random weights, each in its own
+process, take turns. The cache is static, so that on a GPU transformers compiles a step and records it as a CUDA
+graph; on a CPU a step is eager. Needs python/requirements-torch.txt."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from engine_turns import CANDIDATES, CHECKED, PROMPT, TYPES, Host, Setup, main, prompts, serve
+
+WORD = "hf_compiled"
+
+
+class Engine:
+    """What a worker does for its parent."""
+
+    def __init__(self, setup: Setup) -> None:
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        begin = time.perf_counter()
+        config = setup.config()
+        config = AutoConfig.for_model(config.pop("model_type"), **config)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        with self.device:
+            self.model = AutoModelForCausalLM.from_config(
+                config, dtype=getattr(torch, TYPES[setup.dtype]), attn_implementation=setup.attention
+            ).eval()
+        torch.manual_seed(7)
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(0, 0.02)
+        self.report = "stock"
+        if os.environ[f"SLUICE_{WORD.upper()}"] != "off":
+            import sluice
+
+            self.report = str(sluice.patch(self.model, linears=True))
+        self.start_s = time.perf_counter() - begin
+
+    def generate(self, batch: int, tokens: int, prompt: int, **more: Any) -> tuple[float, Any]:
+        """Seconds, and what transformers returns."""
+        import torch
+
+        ids = torch.tensor(prompts(batch, prompt), device=self.device)
+        begin = time.perf_counter()
+        found = self.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, min_new_tokens=tokens,
+            do_sample=False, cache_implementation="static", eos_token_id=None, pad_token_id=0,
+            **more,
+        )  # fmt: skip
+        found_ids = found if isinstance(found, torch.Tensor) else found.sequences
+        found_ids[:, -1].tolist()  # waits for it
+        return time.perf_counter() - begin, found
+
+    def seconds(self, batch: int, tokens: int, prompt: int) -> float:
+        return self.generate(batch, tokens, prompt)[0]
+
+    def check(self, batch: int) -> list[list[tuple[int, dict[str, float]]]]:
+        """Of each sequence and step the token, and the log-probabilities of the best candidates."""
+        import torch
+
+        _, found = self.generate(
+            batch, CHECKED, PROMPT, output_logits=True, return_dict_in_generate=True
+        )
+        logits = torch.stack(found.logits, dim=1).float()
+        best = logits.log_softmax(-1).topk(CANDIDATES)
+        return [
+            [
+                (token, {str(i): value for i, value in zip(one, values)})
+                for token, one, values in zip(row[PROMPT:], indices, logprobs)
+            ]
+            for row, indices, logprobs in zip(
+                found.sequences.tolist(), best.indices.tolist(), best.values.tolist()
+            )
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """Seconds to start, memory, and what is patched."""
+        import torch
+
+        peak = torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None
+        return {"start_s": self.start_s, "peak_bytes": peak, "calls": self.report}
+
+
+HOST = Host("transformers", __file__, word=WORD)
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        serve(Engine)
+    else:
+        sys.exit(main(HOST, __doc__))
