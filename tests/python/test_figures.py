@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import matplotlib
-from sluice import figures
+from sluice import figures, results
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs/results.md"
@@ -43,6 +43,16 @@ class Figures(unittest.TestCase):
         self.assertIn(f"]({target})", text)
         self.assertIn("llama-3.1-8b", svg)
         self.assertIn(">224</text>", svg)
+
+    def test_a_training_run_is_two_curves_of_loss(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            losses = [{"step": s, "loss": 3.0 - s / 4, "baseline_loss": 3.125 - s / 4} for s in (1, 2, 3)]
+            rows = [{**r, "model": "m", "pass": "full", "baseline": "torch_eager"} for r in losses]
+            results.save(Path(name, "r.json"), {"device": "a CPU"}, rows=rows)
+            marker = "<!-- sluice-figure r.json where=pass:full d.svg Two runs -->"
+            ((_, svg),) = figures.figures(marker, Path(name))
+        for words in ("Two runs, a CPU", "losses of 3 steps are at most 0.125 apart", "2.25 and 2.38", "torch_eager"):
+            self.assertIn(words, svg)
 
     def test_a_drawing_stands_alone(self) -> None:
         text = DOCUMENT.read_text(encoding="utf-8")

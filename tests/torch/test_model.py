@@ -12,6 +12,7 @@ import sys
 import unittest
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,10 @@ from torch import Tensor, nn
 import sluice
 
 SOURCE = Path(__file__).parents[2]
-LICENCES = Path("/usr/share/common-licenses")  # on every Debian machine
-WINDOW = 512  # tokens of the text that are scored together
+sys.path.insert(0, str(SOURCE / "bench"))
+
+import real_model  # noqa: E402
+
 NEW_TOKENS = 128
 QUESTIONS = ("Tell me about the sea.", "What is the capital of France?", "Count from one to thirty.")
 MOST_PERPLEXITY_CHANGE = 1e-3  # issue 7's bar
@@ -47,10 +50,7 @@ class OnCpu(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.tokenizer, exact = example().load(torch.float32, cls.device)
         cls.models = {torch.float32: exact, torch.bfloat16: copy.deepcopy(exact).bfloat16()}
-        text = "".join((LICENCES / name).read_text(encoding="utf-8") for name in cls.texts)
-        ids = cls.tokenizer(text, return_tensors="pt").input_ids
-        windows = ids.shape[1] // WINDOW
-        cls.text = ids[:, : WINDOW * windows].reshape(windows, WINDOW).to(cls.device)
+        cls.text = real_model.windows(cls.tokenizer, cls.texts, real_model.WINDOW, cls.device)
 
     @classmethod
     def tearDownClass(cls) -> None:
@@ -67,10 +67,7 @@ class OnCpu(unittest.TestCase):
         """Of each token of the text but the windows' first ones."""
         with torch.no_grad():
             return torch.cat([
-                nn.functional.cross_entropy(
-                    model(window[None]).logits[0, :-1].double(), window[1:], reduction="none"
-                )
-                for window in self.text
+                real_model.token_losses(model(window[None]).logits[0], window) for window in self.text
             ])  # fmt: skip
 
     def test_perplexity_of_real_text_is_unchanged(self) -> None:
@@ -164,6 +161,33 @@ class OnCpu(unittest.TestCase):
             # D + H products a layer, each sum off by a unit roundoff of fp32 a product at most.
             bound = layer * (576 + 1536) * 2.0**-24
             self.assertLessEqual(rms(got - expected) / rms(expected), bound, f"layer {layer}")
+
+
+class Bench(unittest.TestCase):
+    """bench/real_model.py, on little text."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.tokenizer, cls.exact = example().load(torch.float32)
+
+    def test_a_row_of_perplexity_has_both_and_their_distances_to_fp32(self) -> None:
+        with mock.patch.object(real_model, "WINDOW", 64), torch.no_grad():
+            exact, rounded = real_model.perplexity(self.tokenizer, self.exact, "cpu", 2)
+        for row in (exact, rounded):
+            self.assertLess(abs(row["perplexity"] / row["baseline_perplexity"] - 1), 0.05)
+            self.assertEqual((row["model"], row["draws"]), ("SmolLM2-135M-Instruct", 2))
+        self.assertLess(exact["rel_err"], 1e-4)
+        self.assertEqual(exact["baseline_rel_err"], 0)
+        self.assertLess(rounded["rel_err"], 1.5 * rounded["baseline_rel_err"])
+        self.assertGreater(rounded["mean_diff"], 0)
+
+    def test_both_models_train_alike(self) -> None:
+        with mock.patch.object(real_model, "TRAINED", 16):
+            rows = list(real_model.training(self.tokenizer, self.exact, "cpu", "fp32", 3))
+        self.assertEqual([row["step"] for row in rows], [1, 2, 3])
+        for row in rows:
+            self.assertLess(abs(row["loss"] / row["baseline_loss"] - 1), 1e-3)
+        self.assertEqual(len({row["loss"] for row in rows}), 3)
 
 
 @unittest.skipUnless(

@@ -98,6 +98,10 @@ FIELDS = {
     "norm_diff": _number_field("norms' ratio", "norm_diff", formats.significant, max),
     "norm_diff_sd": _number_field("its sd", "norm_diff_sd", formats.significant, max),
     "study_rel_diff": _number_field("the study's", "study_rel_diff", formats.significant, max),
+    "perplexity": _number_field("perplexity", "perplexity", formats.significant),
+    "baseline_perplexity": _number_field(
+        "baseline's perplexity", "baseline_perplexity", formats.significant
+    ),
     "layer_ratio": _number_field("of the layer's bytes", "layer_ratio", formats.percent, max),
     "extra_bytes": _number_field("extra bytes", "extra_bytes", formats.binary_bytes, max),
     "baseline_extra_bytes": _number_field(

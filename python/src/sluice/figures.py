@@ -3,7 +3,8 @@
 version in python/requirements.txt: another one may place things elsewhere.
 
 A document names a figure, the rows in it and its title; the SVG file beside it is written. For a
-file of ``sluice memory`` it shows the KV tokens gained, for others speed-ups:
+file of ``sluice memory`` it shows the KV tokens gained, for rows with ``loss`` the training run, for
+others speed-ups:
 
     <!-- sluice-figure FILE where=op:mlp,baseline:cublaslt_chain figures/decode.svg TITLE -->
 
@@ -51,7 +52,10 @@ def figures(document: str, folder: Path) -> Iterator[tuple[str, str]]:
         else:
             slots = plots.series_styles([model_name(row) for row in kept])
             baseline = ", ".join(dict.fromkeys(text(row, "baseline") for row in kept))
-            plot = plots.speedup_plot("figure", f"{title}, {file.device}", baseline, kept, slots)
+            title = f"{title}, {file.device}"
+            plot = plots.loss_plot("figure", title, baseline, kept) or plots.speedup_plot(
+                "figure", title, baseline, kept, slots
+            )
         if plot is None:
             raise MarkerError(f"{name}: no row is left to draw")
         yield target, _standalone(plot.svg)

@@ -291,6 +291,31 @@ def roofline_plot(
         return Plot(title, caption, to_svg(figure, plot_id, title, caption))
 
 
+def loss_plot(plot_id: str, title: str, baseline: str, rows: Sequence[Record]) -> Plot | None:
+    """Loss against the step of a training run, of Sluice and of the baseline. None where no row has both."""
+    points = [(number(r, "step"), number(r, "loss"), number(r, "baseline_loss")) for r in rows]
+    whole = sorted((s, a, b) for s, a, b in points if s is not None and a is not None and b is not None)
+    if not whole:
+        return None
+    steps, ours, theirs = zip(*whole, strict=True)
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure(3.6)
+        # The baseline is broad and below, or the one would hide the other.
+        handles = [
+            *axes.plot(steps, theirs, color=_SERIES[1], linewidth=5, alpha=0.45, label=baseline),
+            *axes.plot(steps, ours, color=_SERIES[0], linewidth=1.5, label="Sluice"),
+        ]
+        axes.set_xlabel("step")
+        axes.set_ylabel("loss")
+        _legend(figure, axes, handles, 0.62)
+        apart = max(abs(a - b) for _, a, b in whole)
+        caption = (
+            f"The losses of {len(whole)} steps are at most {formats.significant(apart)} apart; the last are "
+            f"{formats.significant(ours[-1])} and {formats.significant(theirs[-1])}."
+        )
+        return Plot(title, caption, to_svg(figure, plot_id, title, caption))
+
+
 _MAX_DUMBBELLS = 32
 
 
