@@ -15,7 +15,7 @@ endif()
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # the driver is then the only CUDA file a user needs
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
 enable_language(CUDA)
-find_package(CUDAToolkit 12.5 REQUIRED)  # cudaGetDriverEntryPointByVersion
+find_package(CUDAToolkit 12.4 REQUIRED)  # the oldest that has compiled all of it
 
 option(SLUICE_CUDA_DEBUG "Check kernels while they run: device assertions, barrier watchdogs, a sync after each launch" OFF)
 

@@ -104,7 +104,7 @@ TEST(CublasLtRanking, ClustersOfMoreThanTwoLeaveSmsIdle) {
 TEST(CublasLtRanking, WeightsComeFromMemory) {
   const LtProduct p = product(8, 128 * kSms, 256);
   const double bytes = 2.0 * (8 + 128 * kSms) * 256;
-  LtAttributes rows = algorithm(CUBLASLT_MATMUL_TILE_128x8);
+  LtAttributes rows = algorithm(CUBLASLT_MATMUL_TILE_128x32);
   const double whole = us(p, rows);
   EXPECT_DOUBLE_EQ(whole, bytes * 1e-6 * 0.42 + 5.3);
   rows.split_k = 2;

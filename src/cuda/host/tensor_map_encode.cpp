@@ -16,11 +16,16 @@ using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, 
 
 // Null where the driver has none; looked up once.
 EncodeTiled find_encode() noexcept {
-  constexpr unsigned kSinceVersion = 12000;
+  constexpr const char* kName = "cuTensorMapEncodeTiled";
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t code = cudaGetDriverEntryPointByVersion(
-      "cuTensorMapEncodeTiled", &function, kSinceVersion, cudaEnableDefault, &found);
+#if CUDART_VERSION >= 12050
+  constexpr unsigned kSinceVersion = 12000;
+  const cudaError_t code =
+      cudaGetDriverEntryPointByVersion(kName, &function, kSinceVersion, cudaEnableDefault, &found);
+#else  // of the runtime's own version
+  const cudaError_t code = cudaGetDriverEntryPoint(kName, &function, cudaEnableDefault, &found);
+#endif
   if (code != cudaSuccess || found != cudaDriverEntryPointSuccess) {
     static_cast<void>(cudaGetLastError());
     return nullptr;
