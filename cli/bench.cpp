@@ -27,6 +27,7 @@ struct Arguments {
   int layers = 0;
   std::string pass = "fwd";
   bool quick = false;
+  bool no_ceilings = false;
   double milliseconds = 0;
   std::vector<std::string> baselines;
   std::string json;
@@ -197,11 +198,14 @@ int bench(const Arguments& args, const Context& context) {
   Progress progress(context.quiet);
   options.progress = [&](const std::string& text) { progress.show(text); };
 
-  progress.show("measuring ceilings");
-  const auto ceilings = harness::measure_ceilings(**rig, {context.threads, args.quick});
-  if (!ceilings) return fail(ceilings.error());
+  Expected<harness::Ceilings> ceilings = harness::Ceilings{};
+  if (!args.no_ceilings) {
+    progress.show("measuring ceilings");
+    ceilings = harness::measure_ceilings(**rig, {context.threads, args.quick});
+    if (!ceilings) return fail(ceilings.error());
+  }
   std::optional<harness::PairedCeilings> paired;
-  if ((*rig)->device().backend == Backend::kCpu) {
+  if ((*rig)->device().backend == Backend::kCpu && !args.no_ceilings) {
     auto made = harness::PairedCeilings::make((*rig)->device(), context.threads, args.quick);
     if (!made) return fail(made.error());
     paired.emplace(std::move(*made));
@@ -254,6 +258,8 @@ void add_bench(CLI::App& app, Context& context) {
       ->check(CLI::IsMember({"fwd", "bwd", "full", "decode"}))
       ->capture_default_str();
   verb->add_flag("--quick", args->quick, "Fewer samples and copies: a look, not a measurement");
+  verb->add_flag("--no-ceilings", args->no_ceilings,
+                 "Measure none, which takes seconds; shares of them are null then");
   const auto names = harness::timed_baselines();
   verb->add_option("--milliseconds", args->milliseconds,
                    "Timing of each candidate, for sweeps over many shapes; 0 for 300, or 50 quick")

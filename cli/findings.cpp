@@ -18,6 +18,7 @@ std::string tera(const std::optional<double>& value, const char* unit) {
 }
 
 void print_ceilings(const harness::Ceilings& c) {
+  if (!c.read_tbps) return;  // --no-ceilings
   std::string line = "read " + tera(c.read_tbps, "TB/s") + ", copy " + tera(c.copy_tbps, "TB/s");
   if (c.gemm_tflops) line += ", GEMM " + tera(c.gemm_tflops, "TFLOP/s");
   if (c.mma_sync_tflops) line += ", mma.sync " + tera(c.mma_sync_tflops, "TFLOP/s");

@@ -141,6 +141,12 @@ void expect_consistent(const json& row, const json& meta) {
     const double ratio = row["baseline_us"].get<double>() / us;
     EXPECT_NEAR(row["ratio"], ratio, rounding(3, ratio));
   }
+  if (meta["read_tbps"].is_null()) {  // --no-ceilings
+    for (const char* share : {"roof_fraction", "read_share", "fma_share"}) {
+      EXPECT_TRUE(row[share].is_null()) << share;
+    }
+    return;
+  }
   const double bytes = row["gbps"].get<double>() * us * 1e3;
   const bool bf16 = row["config"] == "mlp=avx512_bf16";
   const double gflops = meta[bf16 ? "bf16_gflops" : "fma_gflops"];
@@ -214,10 +220,11 @@ TEST(Bench, TableAndFileTogether) {
 TEST(Bench, SweepsOverTokensBesideOneBaseline) {
   const Folder folder;
   const std::string list = folder.write("list.txt", "1-3x64x96  # three\n7x32x48\n");
-  const Outcome bench = sluice({"bench", "--file", list, "--milliseconds", "2", "--baseline",
-                                "own_unfused", "--device", "cpu", "--json", "-"});
+  const Outcome bench = sluice({"bench", "--file", list, "--milliseconds", "2", "--no-ceilings",
+                                "--baseline", "own_unfused", "--device", "cpu", "--json", "-"});
   ASSERT_EQ(bench.code, 0) << bench.err;
   const json results = read_results(bench.out);
+  EXPECT_TRUE(results["meta"]["read_tbps"].is_null());
   std::vector<int> tokens;
   std::set<std::pair<int, std::string>> checked;
   for (const json& row : results["rows"]) {
@@ -227,8 +234,8 @@ TEST(Bench, SweepsOverTokensBesideOneBaseline) {
     EXPECT_EQ(!row["rel_err"].is_null(), checked.emplace(row["d"], row["config"]).second);
   }
   EXPECT_EQ(tokens, (std::vector<int>{1, 2, 3, 7}));
-  const Outcome other = sluice({"bench", "4x64x96", "--milliseconds", "2", "--baseline",
-                                "cublaslt_chain", "--device", "cpu", "--json", "-"});
+  const Outcome other = sluice({"bench", "4x64x96", "--milliseconds", "2", "--no-ceilings",
+                                "--baseline", "cublaslt_chain", "--device", "cpu", "--json", "-"});
   ASSERT_EQ(other.code, 0) << other.err;
   EXPECT_TRUE(read_results(other.out)["rows"][0]["baseline"].is_null());
   EXPECT_THAT(other.err, HasSubstr("no case has the baseline cublaslt_chain on this device"));
@@ -241,8 +248,8 @@ TEST(Bench, SweepsOverTokensBesideOneBaseline) {
 TEST(Bench, AFileKeepsWhatWasMeasuredBeforeAnError) {
   const Folder folder;
   const std::string file = folder.path("out.json");
-  const Outcome bench = sluice(
-      {"bench", "4x64x96", "0x64x96", "9x32x48", "--quick", "--device", "cpu", "--json", file});
+  const Outcome bench = sluice({"bench", "4x64x96", "0x64x96", "9x32x48", "--quick",
+                                "--no-ceilings", "--device", "cpu", "--json", file});
   EXPECT_EQ(bench.code, 2);
   const json results = read_results(read_file(file));
   expect_results(results);
@@ -260,7 +267,8 @@ TEST(Bench, ARunWithoutARowLeavesTheOldFile) {
         {"--file", "/nowhere.txt"},
         {"--model", "nobody"}}) {
     for (const std::string& file : {old, none}) {
-      std::vector<std::string> all = {"bench", "--quick", "--device", "cpu", "--json", file};
+      std::vector<std::string> all = {"bench",  "--quick", "--no-ceilings", "--device", "cpu",
+                                      "--json", file};
       all.insert(all.end(), words.begin(), words.end());
       EXPECT_NE(sluice(all).code, 0) << words.back();
     }
@@ -270,23 +278,25 @@ TEST(Bench, ARunWithoutARowLeavesTheOldFile) {
 }
 
 TEST(Bench, RowsBeforeAnErrorAreTold) {
-  const Outcome table = sluice({"bench", "4x64x96", "0x64x96", "--quick", "--device", "cpu"});
+  const Outcome table =
+      sluice({"bench", "4x64x96", "0x64x96", "--quick", "--no-ceilings", "--device", "cpu"});
   EXPECT_EQ(table.code, 2);
   EXPECT_THAT(table.out, HasSubstr("own_unfused"));
-  const Outcome bench =
-      sluice({"bench", "4x64x96", "0x64x96", "--quick", "--device", "cpu", "--json", "-"});
+  const Outcome bench = sluice({"bench", "4x64x96", "0x64x96", "--quick", "--no-ceilings",
+                                "--device", "cpu", "--json", "-"});
   EXPECT_EQ(bench.code, 2);
   EXPECT_EQ(read_results(bench.out)["rows"][0]["m"], 4);
-  const Outcome full =
-      sluice({"bench", "4x64x96", "--quick", "--device", "cpu", "--json", "/dev/full"});
+  const Outcome full = sluice(
+      {"bench", "4x64x96", "--quick", "--no-ceilings", "--device", "cpu", "--json", "/dev/full"});
   EXPECT_EQ(full.code, 2);
   EXPECT_THAT(full.out, HasSubstr("own_unfused"));
   EXPECT_THAT(full.err, HasSubstr("/dev/full: cannot be written: No space left on device"));
 }
 
 TEST(Bench, ModelsAndTensorParallel) {
-  const Outcome bench = sluice({"bench", "--model", "qwen2.5-0.5b,gpt-oss-20b", "--tp", "2",
-                                "--tokens", "1", "--quick", "--device", "cpu", "--json", "-"});
+  const Outcome bench =
+      sluice({"bench", "--model", "qwen2.5-0.5b,gpt-oss-20b", "--tp", "2", "--tokens", "1",
+              "--quick", "--no-ceilings", "--device", "cpu", "--json", "-"});
   ASSERT_EQ(bench.code, 0) << bench.err;
   const json results = read_results(bench.out);
   expect_results(results);
@@ -301,8 +311,8 @@ TEST(Bench, ModelsAndTensorParallel) {
 
 TEST(Bench, Passes) {
   for (const char* pass : {"bwd", "full"}) {
-    const Outcome bench =
-        sluice({"bench", "4x64x96", "--pass", pass, "--quick", "--device", "cpu", "--json", "-"});
+    const Outcome bench = sluice({"bench", "4x64x96", "--pass", pass, "--quick", "--no-ceilings",
+                                  "--device", "cpu", "--json", "-"});
     ASSERT_EQ(bench.code, 0) << bench.err;
     const json results = read_results(bench.out);
     expect_results(results);
@@ -316,20 +326,23 @@ TEST(Bench, Passes) {
   }
   for (const auto& [text, code] : {std::pair{"4x64x96:mlp_grad:save_dg_du", 0},
                                    std::pair{"4x64x96:mlp_grad:save_dg_du:in_place", 2}}) {
-    EXPECT_EQ(sluice({"bench", text, "--pass", "full", "--quick", "--device", "cpu"}).code, code)
+    EXPECT_EQ(
+        sluice({"bench", text, "--pass", "full", "--quick", "--no-ceilings", "--device", "cpu"})
+            .code,
+        code)
         << text;
   }
   EXPECT_EQ(sluice({"bench", "4x64x96:down", "--pass", "bwd", "--device", "cpu"}).code, 2);
   EXPECT_EQ(sluice({"bench", "4x64x96", "--pass", "sideways"}).code, 2);
-  const Outcome decode =
-      sluice({"bench", "4x64x96", "--pass", "decode", "--quick", "--device", "cpu"});
+  const Outcome decode = sluice(
+      {"bench", "4x64x96", "--pass", "decode", "--quick", "--no-ceilings", "--device", "cpu"});
   EXPECT_EQ(decode.code, 3);
   EXPECT_THAT(decode.err, HasSubstr("pass decode: wanted a GPU"));
 }
 
 TEST(Bench, OperatorsWithoutABaselineHaveNullThere) {
-  const Outcome bench =
-      sluice({"bench", "4x64x96:gate_mul", "--quick", "--device", "cpu", "--json", "-"});
+  const Outcome bench = sluice(
+      {"bench", "4x64x96:gate_mul", "--quick", "--no-ceilings", "--device", "cpu", "--json", "-"});
   ASSERT_EQ(bench.code, 0) << bench.err;
   const json row = read_results(bench.out)["rows"][0];
   EXPECT_TRUE(row["baseline"].is_null());
@@ -341,38 +354,41 @@ TEST(Bench, WrongWordsAreTwo) {
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"bench"},
         {"bench", "4x64"},
-        {"bench", "0x64x96", "--device", "cpu", "--quick"},
+        {"bench", "0x64x96", "--device", "cpu", "--quick", "--no-ceilings"},
         {"bench", "4x64x96", "--checkpoint", "none.safetensors"},
         {"bench", "4x64x96", "--device", "cpu", "--json", "/nowhere/at/all.json"},
         {"bench", "--model", "nobody"},
         {"bench", "--model", "phi-4", "--tp", "8"},
-        {"bench", "4x64x96", "--tp", "1", "--device", "cpu", "--quick"},
-        {"bench", "--checkpoint", "/nowhere.safetensors", "--device", "cpu", "--quick"}}) {
+        {"bench", "4x64x96", "--tp", "1", "--device", "cpu", "--quick", "--no-ceilings"},
+        {"bench", "--checkpoint", "/nowhere.safetensors", "--device", "cpu", "--quick",
+         "--no-ceilings"}}) {
     const Outcome bench = sluice(words);
     EXPECT_EQ(bench.code, 2) << bench.err;
     EXPECT_THAT(bench.out, IsEmpty());
     EXPECT_EQ(lines_of(bench.err).size(), 1U) << bench.err;
   }
   EXPECT_EQ(sluice({"bench", "4x64x96", "--device", "cuda:99"}).code, 3);
-  EXPECT_EQ(
-      sluice({"bench", "4x64x96:fp64", "--variant", "cpu.simd", "--device", "cpu", "--quick"}).code,
-      3);
+  EXPECT_EQ(sluice({"bench", "4x64x96:fp64", "--variant", "cpu.simd", "--device", "cpu", "--quick",
+                    "--no-ceilings"})
+                .code,
+            3);
 }
 
 TEST(Bench, AWrongResultIsOneAndNotTimed) {
   const char* library = std::getenv("SLUICE_TEST_SPOILED_RUN");
   if (library == nullptr || library[0] == '\0') GTEST_SKIP() << "not under a sanitizer";
-  const Outcome spoiled = sluice({"bench", "4x64x96", "--quick", "--device", "cpu", "--json", "-"},
-                                 {std::string("LD_PRELOAD=") + library});
+  const Outcome spoiled =
+      sluice({"bench", "4x64x96", "--quick", "--no-ceilings", "--device", "cpu", "--json", "-"},
+             {std::string("LD_PRELOAD=") + library});
   EXPECT_EQ(spoiled.code, 1);
   EXPECT_TRUE(read_results(spoiled.out)["rows"].empty());
   EXPECT_THAT(spoiled.err, HasSubstr("a result is wrong"));
   // A kernel that failed at the first M is not timed at the next.
   const Folder folder;
   const std::string list = folder.write("list.txt", "4-5x64x96\n");
-  const Outcome sweep =
-      sluice({"bench", "--file", list, "--milliseconds", "2", "--device", "cpu", "--json", "-"},
-             {std::string("LD_PRELOAD=") + library});
+  const Outcome sweep = sluice({"bench", "--file", list, "--milliseconds", "2", "--no-ceilings",
+                                "--device", "cpu", "--json", "-"},
+                               {std::string("LD_PRELOAD=") + library});
   EXPECT_EQ(sweep.code, 1);
   EXPECT_TRUE(read_results(sweep.out)["rows"].empty()) << sweep.out;
 }
@@ -422,7 +438,7 @@ TEST(Checkpoint, EveryLayerIsCheckedAndTimed) {
   const Folder folder;
   const std::string file = folder.write("tiny.safetensors", tiny_checkpoint());
   const Outcome bench = sluice({"bench", "--checkpoint", file, "--tokens", "1,5", "--quick",
-                                "--device", "cpu", "--json", "-", "--quiet"});
+                                "--no-ceilings", "--device", "cpu", "--json", "-", "--quiet"});
   ASSERT_EQ(bench.code, 0) << bench.err;
   const json results = read_results(bench.out);
   expect_results(results);
@@ -446,7 +462,7 @@ TEST(Checkpoint, WeightsOfNaNProveNothing) {
   const std::string file =
       folder.write("nan.safetensors", tiny_checkpoint(std::numeric_limits<double>::quiet_NaN()));
   const Outcome bench = sluice({"bench", "--checkpoint", file, "--tokens", "4", "--quick",
-                                "--device", "cpu", "--json", "-", "--quiet"});
+                                "--no-ceilings", "--device", "cpu", "--json", "-", "--quiet"});
   EXPECT_EQ(bench.code, 1) << bench.err;
   EXPECT_THAT(bench.err, HasSubstr("MISTRUSTED"));
   const json results = read_results(bench.out);
@@ -458,7 +474,7 @@ TEST(Checkpoint, FirstLayersOnly) {
   const Folder folder;
   const std::string file = folder.write("tiny.safetensors", tiny_checkpoint());
   const Outcome bench = sluice({"bench", "--checkpoint", file, "--tokens", "3", "--layers", "1",
-                                "--quick", "--device", "cpu", "--json", "-"});
+                                "--quick", "--no-ceilings", "--device", "cpu", "--json", "-"});
   ASSERT_EQ(bench.code, 0) << bench.err;
   EXPECT_EQ(read_results(bench.out)["checks"].size(), 1U);
   EXPECT_THAT(bench.err, HasSubstr("silu assumed"));
@@ -469,9 +485,9 @@ TEST(Checkpoint, AWrongLayerIsOne) {
   if (library == nullptr || library[0] == '\0') GTEST_SKIP() << "not under a sanitizer";
   const Folder folder;
   const std::string file = folder.write("tiny.safetensors", tiny_checkpoint());
-  const Outcome bench = sluice(
-      {"bench", "--checkpoint", file, "--tokens", "2", "--quick", "--device", "cpu", "--json", "-"},
-      {std::string("LD_PRELOAD=") + library});
+  const Outcome bench = sluice({"bench", "--checkpoint", file, "--tokens", "2", "--quick",
+                                "--no-ceilings", "--device", "cpu", "--json", "-"},
+                               {std::string("LD_PRELOAD=") + library});
   EXPECT_EQ(bench.code, 1);
   const json results = read_results(bench.out);
   EXPECT_TRUE(results["rows"].empty());
@@ -483,7 +499,8 @@ TEST(Checkpoint, ABrokenFileIsTwo) {
   const Folder folder;
   const std::string whole = tiny_checkpoint();
   const std::string file = folder.write("cut.safetensors", whole.substr(0, whole.size() - 2));
-  const Outcome bench = sluice({"bench", "--checkpoint", file, "--quick", "--device", "cpu"});
+  const Outcome bench =
+      sluice({"bench", "--checkpoint", file, "--quick", "--no-ceilings", "--device", "cpu"});
   EXPECT_EQ(bench.code, 2);
   EXPECT_THAT(bench.err, HasSubstr("cut.safetensors"));
 }

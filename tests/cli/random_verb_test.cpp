@@ -24,9 +24,10 @@ using ::testing::SizeIs;
 
 // Small shapes of few tokens, one copy of their weights each, little time.
 Outcome draw(std::vector<std::string> more) {
-  std::vector<std::string> words = {"bench", "--random",       "12", "--seed",   "169", "--tokens",
-                                    "1-2",   "--memory",       "24", "--layers", "1",   "--device",
-                                    "cpu",   "--milliseconds", "1",  "--quick"};
+  std::vector<std::string> words = {
+      "bench",    "--random", "12",           "--seed", "169",      "--tokens", "1-2",
+      "--memory", "24",       "--layers",     "1",      "--device", "cpu",      "--milliseconds",
+      "1",        "--quick",  "--no-ceilings"};
   words.insert(words.end(), more.begin(), more.end());
   return sluice(words);
 }
@@ -41,8 +42,9 @@ std::set<std::string> shapes_of(const json& rows) {
 
 // It is drawn from, not listed.
 TEST(Random, TheRangeOfTokensMayBeLong) {
-  const Outcome outcome = sluice({"bench", "--random", "2", "--tokens", "1-1048576", "--memory",
-                                  "1", "--device", "cpu", "--quick", "--json", "-"});
+  const Outcome outcome =
+      sluice({"bench", "--random", "2", "--tokens", "1-1048576", "--memory", "1", "--device", "cpu",
+              "--quick", "--no-ceilings", "--json", "-"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(read_results(outcome.out)["meta"]["skipped"].get<std::string>(), HasSubstr(" "));
 }
@@ -172,7 +174,7 @@ TEST(Random, OptionsThatDoNotFitAreTwo) {
       {{"4x64x96", "--memory", "9"}, {"--memory", "--random"}},
   };
   for (const Case& c : cases) {
-    std::vector<std::string> words = {"bench", "--device", "cpu", "--quick"};
+    std::vector<std::string> words = {"bench", "--device", "cpu", "--quick", "--no-ceilings"};
     words.insert(words.end(), c.words.begin(), c.words.end());
     const Outcome outcome = sluice(words);
     EXPECT_EQ(outcome.code, 2) << outcome.err;
@@ -190,9 +192,9 @@ TEST(Random, OptionsThatDoNotFitAreTwo) {
 
 // Each shape of the list once, at the sizes that its model has.
 TEST(AllModels, AtSeveralTensorParallelSizes) {
-  const Outcome named =
-      sluice({"bench", "--model", "qwen3-0.6b", "--tp", "2,4", "--tokens", "1", "--quick",
-              "--milliseconds", "1", "--layers", "1", "--device", "cpu", "--json", "-"});
+  const Outcome named = sluice({"bench", "--model", "qwen3-0.6b", "--tp", "2,4", "--tokens", "1",
+                                "--quick", "--no-ceilings", "--milliseconds", "1", "--layers", "1",
+                                "--device", "cpu", "--json", "-"});
   ASSERT_EQ(named.code, 0) << named.err;
   const json rows = read_results(named.out)["rows"];
   ASSERT_EQ(rows.size(), 2U);

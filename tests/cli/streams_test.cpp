@@ -20,17 +20,18 @@ using ::testing::StartsWith;
 using Words = std::vector<std::string>;
 
 TEST(Output, AFullDeviceIsTold) {
-  for (const Words& words : {Words{"verify", "4x64x96", "--device", "cpu"},
-                             {"info"},
-                             {"info", "--json", "-"},
-                             {"explain", "4x64x96", "--device", "cpu"},
-                             {"bench", "4x64x96", "--quick", "--device", "cpu"},
-                             {"bench", "4x64x96", "--quick", "--device", "cpu", "--json", "-"},
-                             {"list", "tokens"},
-                             {"list", "models"},
-                             {"memory"},
-                             {"--help"},
-                             {"--version"}}) {
+  for (const Words& words :
+       {Words{"verify", "4x64x96", "--device", "cpu"},
+        {"info"},
+        {"info", "--json", "-"},
+        {"explain", "4x64x96", "--device", "cpu"},
+        {"bench", "4x64x96", "--quick", "--no-ceilings", "--device", "cpu"},
+        {"bench", "4x64x96", "--quick", "--no-ceilings", "--device", "cpu", "--json", "-"},
+        {"list", "tokens"},
+        {"list", "models"},
+        {"memory"},
+        {"--help"},
+        {"--version"}}) {
     const Outcome full = sluice(words, {}, {.out = "/dev/full"});
     EXPECT_EQ(full.code, 2) << words[0] << full.err;
     EXPECT_THAT(full.err, HasSubstr("sluice: standard output: cannot be written")) << words[0];
@@ -52,8 +53,8 @@ TEST(Output, ATunedFileIsKeptWhereTheTableIsLost) {
 TEST(Output, ALostStandardErrorChangesNoExitCode) {
   for (const char* err : {"", "/dev/full"}) {
     const Streams streams{.err = err};
-    EXPECT_EQ(sluice({"bench", "4x64x96", "--quick", "--device", "cpu", "--baseline",
-                      "cublaslt_chain", "--milliseconds", "2"},
+    EXPECT_EQ(sluice({"bench", "4x64x96", "--quick", "--no-ceilings", "--device", "cpu",
+                      "--baseline", "cublaslt_chain", "--milliseconds", "2"},
                      {}, streams)
                   .code,
               0);
@@ -70,8 +71,8 @@ TEST(Output, ALostStandardErrorChangesNoExitCode) {
 TEST(Output, AClosedStandardErrorWritesIntoNoFile) {
   const Folder folder;
   const std::string file = folder.path("out.json");
-  const Outcome bench = sluice({"bench", "4x64x96", "--quick", "--device", "cpu", "--baseline",
-                                "cublaslt_chain", "--json", file},
+  const Outcome bench = sluice({"bench", "4x64x96", "--quick", "--no-ceilings", "--device", "cpu",
+                                "--baseline", "cublaslt_chain", "--json", file},
                                {}, {.err = ""});
   EXPECT_EQ(bench.code, 0);
   EXPECT_TRUE(nlohmann::json::accept(read_file(file)));
@@ -80,7 +81,7 @@ TEST(Output, AClosedStandardErrorWritesIntoNoFile) {
 TEST(Output, AFailedBenchLeavesTheFileOfAnEarlierOne) {
   const Folder folder;
   const std::string file = folder.write("out.json", "earlier");
-  const Words common = {"--quick", "--device", "cpu", "--json"};
+  const Words common = {"--quick", "--no-ceilings", "--device", "cpu", "--json"};
   for (const Words& wrong : {Words{"4x64x96", "--variant", "cpu.magic"},
                              {"--checkpoint", folder.path("none.safetensors")},
                              {"4x64x96:fp64", "--variant", "cpu.simd"},
