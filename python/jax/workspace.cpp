@@ -31,7 +31,7 @@ void zero_header(const sluice_workspace& workspace, const Place& place, void* st
 void run(const sluice_plan& plan, const sluice_operands& operands,
          const sluice_workspace& workspace, void* stream) {
   sluice_error error{};
-  const sluice_run_args args{sizeof(args), &operands, workspace, stream};
+  const sluice_run_args args{sizeof(args), &operands, workspace, stream, nullptr};
   check(sluice_run(&plan, &args, &error), error);
 }
 
