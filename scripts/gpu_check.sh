@@ -14,11 +14,12 @@
 # gate_up beside cuBLASLt with the regret of each fifth, SLUICE_PART (1/8, 2/8, ...) of them; a file
 # of other parts in SLUICE_KEPT is completed; `models_tp`, the shapes of models at tensor parallel,
 # or those of some token counts, as `models_tp.2048`; `soak`, nine minutes of mixed plans; `torch`, the
-# Torch operators and vLLM's layers on the GPU, by SLUICE_SITE, a folder with the wheel.
+# Torch operators and vLLM's layers on the GPU, by SLUICE_SITE, a folder with the wheel; `python`, the programs of
+# bench/ that need Torch, by that wheel and PYTHONPATH's engines and rivals, or one, as `python.numerics`.
 set -uo pipefail
 
 if [[ $# -lt 1 || $# -gt 2 || $1 == -* ]]; then
-  sed -n '3,19p' "$0" >&2
+  sed -n '3,20p' "$0" >&2
   exit 2
 fi
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -148,6 +149,8 @@ results() {
   step "results.$1" "$2" "$cli" bench --file "$root/bench/problems/$1.txt" --json "$out/$1.json" "${@:3}"
 }
 results decode 150 --milliseconds 20 --baseline cublaslt_chain
+results decode_fp16 150 --milliseconds 20 --baseline cublaslt_chain
+results split_k 90 --milliseconds 100
 results decode_engine 90 --pass decode --milliseconds 20 --baseline cublaslt_chain
 results prefill_gate_up 150 --milliseconds 120
 results prefill_mlp 150 --milliseconds 150
@@ -177,8 +180,25 @@ for tokens in 1,16 64,128 256,512 2048 8192; do
     --baseline cublaslt_chain --milliseconds 20 --json "$out/models_tp_${tokens//,/_}.json"
 done
 step soak 600 env SLUICE_SOAK_SECONDS=540 "$tests" --gtest_filter='GpuSoak.*'
-step torch 300 env PYTHONPATH="${SLUICE_SITE:-$root/build/torch/site}" \
-  python3 -B "$root/tests/torch/run.py"
+export PYTHONPATH=${SLUICE_SITE:-$root/build/torch/site}${PYTHONPATH:+:$PYTHONPATH}
+step torch 300 python3 -B "$root/tests/torch/run.py"
+# by NAME SECONDS PROGRAM ARGUMENT…: OUT/NAME.json by a program of bench/.
+by() {
+  step "python.$1" "$2" python3 -B "$root/bench/$3" "${@:4}" "$out/$1.json"
+}
+by numerics 590 numerics.py numerics
+by memory 200 numerics.py memory
+by gradients 200 gradients.py
+by torch_layer 120 torch_gpu.py layer
+by torch_host 60 torch_gpu.py host
+by perplexity 300 real_model.py perplexity
+by training_run 200 real_model.py training
+by generate 590 hf_generate.py --seconds 450
+by vllm_decode 590 vllm_decode.py --seconds 450
+by sglang_decode 590 sglang_decode.py --seconds 450
+for list in gate_up_rivals training_rivals gate_mul_forms; do
+  by "$list" 590 gpu_rivals.py "$build" --file "$root/bench/problems/$list.txt" --limit 540 --json
+done
 export -f sanitize
 export small
 step sanitize 150 bash -c 'sanitize memcheck racecheck synccheck initcheck'
