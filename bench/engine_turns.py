@@ -116,13 +116,10 @@ class Host:
     """An engine that can be measured."""
 
     name: str  # vLLM
+    word: str  # of results files, and in SLUICE_WORD
     program: str  # a file; called with --worker and a setup it serves one engine
     environment: dict[str, str] = field(default_factory=dict)
     profiles: bool = False  # its worker answers ``kernels``
-    word: str = ""  # of result files, and in SLUICE_WORD; the name in small letters unless given
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "word", self.word or self.name.lower())
 
 
 def prompts(count: int, tokens: int) -> list[list[int]]:
@@ -392,11 +389,13 @@ def parse(host: Host, description: str) -> argparse.Namespace:
     parser.add_argument("--tp", type=int, default=1, help="GPUs that share the model, by NCCL alone")
     parser.add_argument("--attention", metavar="NAME", help="the engine's word for an attention backend")
     parser.add_argument("--prefix-cache", action="store_true", help="on, as engines have it by default")
-    parser.add_argument("--prompts", type=int, nargs="*", default=PROMPTS, help="lengths for first tokens")
+    parser.add_argument("--prompts", type=int, nargs="*", help="lengths for first tokens; a cache would know them")
     if host.profiles:
         parser.add_argument("--kernels", type=int, nargs="*", metavar="BATCH", help="what a step of it runs")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further run after these")
     arguments = parser.parse_args()
+    if arguments.prompts is None:
+        arguments.prompts = [] if arguments.prefix_cache else PROMPTS
     arguments.command = command_of(host, parser, arguments)
     return arguments
 

@@ -92,7 +92,7 @@ class Engine:
         return {"start_s": self.start_s, "peak_bytes": peak, "calls": self.report}
 
 
-HOST = Host("transformers", __file__, word=WORD)
+HOST = Host("transformers", WORD, __file__)
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:

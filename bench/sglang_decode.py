@@ -124,7 +124,7 @@ class Engine:
         return {"start_s": self.start_s, "peak_bytes": None}
 
 
-HOST = Host("SGLang", __file__, ENVIRONMENT)
+HOST = Host("SGLang", "sglang", __file__, ENVIRONMENT)
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:

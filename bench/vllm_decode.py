@@ -172,7 +172,7 @@ class Engine:
         return {"start_s": self.start_s, **self.llm.collective_rpc(facts_of)[0]}
 
 
-HOST = Host("vLLM", __file__, ENVIRONMENT, profiles=True)
+HOST = Host("vLLM", "vllm", __file__, ENVIRONMENT, profiles=True)
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:

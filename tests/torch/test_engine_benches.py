@@ -58,7 +58,7 @@ class Turns(unittest.TestCase):
         self.folder = Path(folder.name)
         program = self.folder / "stub_decode.py"
         program.write_text(STUB.format(bench=str(BENCH)), encoding="utf-8")
-        self.host = Host("Stub", str(program))
+        self.host = Host("Stub", "stub", str(program))
 
     def measure(self, *words: str) -> results.ResultFile:
         path = self.folder / "rows.json"
@@ -67,7 +67,7 @@ class Turns(unittest.TestCase):
         return results.load(path)
 
     def test_each_output_and_number_of_requests_has_a_row(self) -> None:
-        file = self.measure("--output", "8", "16", "--batches", "1", "4", "--prompt", "1", "--prompts")
+        file = self.measure("--output", "8", "16", "--batches", "1", "4", "--prompt", "1")
         self.assertEqual(
             [(r["output"], r["batch"]) for r in file.rows],
             [("8", 1), ("8", 4), ("16", 1), ("16", 4)],
