@@ -12,6 +12,7 @@
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/ptx/tensor_copy.cuh"
 #include "gpu.hpp"
+#include "pair_coords.hpp"
 
 namespace sluice {
 namespace {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/host/tensor_map.hpp"
+#include "tests/device/pair_coords.hpp"
 
 namespace sluice::cuda {
 namespace {

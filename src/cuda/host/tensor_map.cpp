@@ -184,20 +184,6 @@ Expected<PairView> make_pair_view(const OperandSpec& spec, const void* gate, con
   return pair;
 }
 
-TensorCoords pair_coords(const PairView& pair, std::int64_t k, std::int64_t group) noexcept {
-  TensorCoords coords{};
-  coords.at[0] = static_cast<std::int32_t>(k);
-  if (pair.view.rank == 2) {
-    coords.at[pair.groups_dim] = static_cast<std::int32_t>(2 * kPairGroupRows * group);
-  } else if (pair.groups_a_block == 0) {
-    coords.at[pair.groups_dim] = static_cast<std::int32_t>(group);
-  } else {
-    coords.at[pair.groups_dim] = static_cast<std::int32_t>(group % pair.groups_a_block);
-    coords.at[pair.groups_dim + 1] = static_cast<std::int32_t>(group / pair.groups_a_block);
-  }
-  return coords;
-}
-
 Reason matrix_view_refusal(const OperandSpec& spec) noexcept {
   if (const Reason reason = check_dtype(spec); !reason.empty()) return reason;
   if (const Reason reason = check_dims(spec); !reason.empty()) return reason;

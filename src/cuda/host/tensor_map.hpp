@@ -43,14 +43,6 @@ struct PairView {
   int groups_a_run = 1;
 };
 
-/// Coordinates of the copy that starts at column k and row group `group`, innermost first.
-/// `group` must be a multiple of groups_a_copy.
-struct TensorCoords {
-  std::int32_t at[TensorView::kMaxRank];
-};
-[[nodiscard]] TensorCoords pair_coords(const PairView& pair, std::int64_t k,
-                                       std::int64_t group) noexcept;
-
 /// Limits of the hardware, so that a refusal can say them.
 inline constexpr std::int64_t kTensorStrideMultiple = 16;
 inline constexpr std::int64_t kTensorStrideLimit = std::int64_t{1} << 40;
