@@ -167,7 +167,8 @@ for step in "${steps[@]}"; do
       elif [ -n "${CI:-}" ]; then
         record cuda $((SECONDS - begin)) 0 1 "python/requirements-cutlass.txt cannot be installed"
       fi
-      build cuda cmake --preset cuda "${cutlass[@]}" && count_tests cuda ctest --preset cuda
+      if gpu_visible; then parallel=(); fi  # tests on it take turns
+      build cuda cmake --preset cuda "${cutlass[@]}" && count_tests cuda ctest --preset cuda "${parallel[@]}"
       ;;
   esac
 done
