@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-LONGEST = ("test_model", "test_aoti", "test_jax")  # begin first
+LONGEST = ("test_aoti", "test_jax", "test_model")  # begin first
 Counts = tuple[int, int, int]  # passed, failed, skipped
 
 
