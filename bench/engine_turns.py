@@ -29,38 +29,24 @@ from typing import Any
 
 from sluice import results
 
-CONFIGS: dict[str, dict[str, Any]] = {
-    "llama-3.1-8b": {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
-        "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
-        "vocab_size": 128256, "bos_token_id": 1, "eos_token_id": 2,
-    },
-    "qwen2.5-7b": {
-        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 3584,
-        "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
-        "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
-        "vocab_size": 152064, "bos_token_id": 1, "eos_token_id": 2,
-    },
-    "qwen2.5-32b": {
-        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 5120,
-        "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40,
-        "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
-        "vocab_size": 152064, "bos_token_id": 1, "eos_token_id": 2,
-    },
-    "qwen3-8b": {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096,
-        "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
-        "vocab_size": 151936, "bos_token_id": 1, "eos_token_id": 2,
-    },
-    "llama-3.1-70b": {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192,
-        "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
-        "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
-        "vocab_size": 128256, "bos_token_id": 1, "eos_token_id": 2,
-    },
-}  # fmt: skip
+def _config(kind: str, hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int,
+            vocabulary: int, epsilon: float, theta: float, **more: Any) -> dict[str, Any]:  # fmt: skip
+    """A model's own part of its config.json; ``kind`` is Llama, Qwen2 or Qwen3."""
+    return {
+        "architectures": [f"{kind}ForCausalLM"], "model_type": kind.lower(), "hidden_size": hidden,
+        "intermediate_size": intermediate, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "rms_norm_eps": epsilon,
+        "rope_theta": theta, "vocab_size": vocabulary, "bos_token_id": 1, "eos_token_id": 2, **more,
+    }  # fmt: skip
+
+
+CONFIGS = {
+    "llama-3.1-8b": _config("Llama", 4096, 14336, 32, 32, 8, 128256, 1e-5, 5e5, head_dim=128),
+    "llama-3.1-70b": _config("Llama", 8192, 28672, 80, 64, 8, 128256, 1e-5, 5e5, head_dim=128),
+    "qwen2.5-7b": _config("Qwen2", 3584, 18944, 28, 28, 4, 152064, 1e-6, 1e6),
+    "qwen2.5-32b": _config("Qwen2", 5120, 27648, 64, 40, 8, 152064, 1e-6, 1e6),
+    "qwen3-8b": _config("Qwen3", 4096, 12288, 36, 32, 8, 151936, 1e-6, 1e6, head_dim=128),
+}
 TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 BATCHES = (64, 16, 32, 1, 8, 4, 2)  # measured in this order: what is cut off matters least
 PROMPT = 32  # of what is checked, and of a generation unless told otherwise

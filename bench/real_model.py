@@ -62,10 +62,31 @@ def token_losses(logits: Tensor, window: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits[:-1].double(), window[1:], reduction="none")
 
 
-def patched(model: nn.Module) -> sluice.Patched:
-    done = sluice.patch(model)
+def pair(exact: nn.Module, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
+    """Two copies of the model, the first one's MLPs by Sluice."""
+    ours, stock = (copy.deepcopy(exact).to(dtype) for _ in range(2))
+    done = sluice.patch(ours)
     assert len(done.patched) == LAYERS, done
-    return done
+    return ours, stock
+
+
+def made_row(direction: str, tokens: int, dtype: str, ours: list[float], stock: list[float], device: str,
+             **more: Any) -> dict[str, Any]:  # fmt: skip
+    """A row of the results file: microseconds, work of all layers' MLPs."""
+    passes = {"fwd": 1, "full": 3}[direction]
+    made = row("e2e", direction, tokens, D, H, ours, stock, "torch_eager", device=device, model=MODEL,
+               dtype=dtype, variant="sluice.patch", config="auto", extra_bytes=None, **more)  # fmt: skip
+    weights = 3 * D * H * LAYERS
+    made["tflops"] = passes * 2 * tokens * weights / made["us"] * 1e-6
+    made["gbps"] = passes * weights * DTYPES[dtype].itemsize / made["us"] * 1e-3
+    return made
+
+
+def in_turn(step: int, *functions: Callable[[], Any]) -> list[Any]:
+    """What each returns; every other step begins with the last."""
+    order = list(enumerate(functions))
+    done = {index: function() for index, function in (order if step % 2 == 0 else reversed(order))}
+    return [done[index] for index, _ in order]
 
 
 def timed(function: Callable[[], Tensor], device: str) -> tuple[Tensor, float]:
@@ -85,20 +106,17 @@ def perplexity(tokenizer: Any, exact: nn.Module, device: str, limit: int) -> Ite
     """A row a type."""
     text = windows(tokenizer, TEXTS, WINDOW, device)[: limit or None]
     for dtype, torch_dtype in DTYPES.items():
-        model = copy.deepcopy(exact).to(torch_dtype)
+        models = pair(exact, torch_dtype)
         times: list[list[float]] = [[], []]
         losses: list[list[Tensor]] = [[], []]
         mean, largest, relative, errors = [], 0.0, [], []
-        for window in text:
-            stock, stock_us = timed(lambda: model(window[None]).logits[0], device)
-            done = patched(model)
-            ours, us = timed(lambda: model(window[None]).logits[0], device)
-            done.undo()
-            for kept, value in zip(times, (us, stock_us)):
-                kept.append(value)
-            for sums, logits in zip(losses, (ours, stock)):
-                sums.append(token_losses(logits, window))
-            ours, stock = ours.float(), stock.float()
+        for step, window in enumerate(text):
+            run = [lambda m=m: timed(lambda: m(window[None]).logits[0], device) for m in models]
+            done = in_turn(step, *run)
+            for index, (logits, us) in enumerate(done):
+                times[index].append(us)
+                losses[index].append(token_losses(logits, window))
+            ours, stock = (logits.float() for logits, _ in done)
             difference = (ours - stock).abs()
             mean.append(float(difference.mean()))
             largest = max(largest, float(difference.max()))
@@ -106,9 +124,8 @@ def perplexity(tokenizer: Any, exact: nn.Module, device: str, limit: int) -> Ite
             want = exact(window[None]).logits[0]
             errors.append((distance(ours, want), distance(stock, want)))
         ours_loss, stock_loss = (float(torch.cat(part).mean()) for part in losses)
-        made = row(
-            "e2e", "fwd", WINDOW, D, H, times[0][1:], times[1][1:], "torch_eager", device=device,
-            model=MODEL, dtype=dtype, perplexity=math.exp(ours_loss),
+        made = made_row(
+            "fwd", WINDOW, dtype, *(t[1:] or t for t in times), device, perplexity=math.exp(ours_loss),
             baseline_perplexity=math.exp(stock_loss), draws=len(text),
             mean_diff=sum(mean) / len(mean), max_diff=largest, rel_diff=sum(relative) / len(relative),
             rel_err=sum(e for e, _ in errors) / len(errors),
@@ -123,8 +140,7 @@ def perplexity(tokenizer: Any, exact: nn.Module, device: str, limit: int) -> Ite
 def training(tokenizer: Any, exact: nn.Module, device: str, dtype: str, steps: int) -> Iterator[dict[str, Any]]:
     """A row a step."""
     text = windows(tokenizer, TEXTS, TRAINED, device)
-    models = [copy.deepcopy(exact).to(DTYPES[dtype]).train() for _ in range(2)]
-    patched(models[0])
+    models = [model.train() for model in pair(exact, DTYPES[dtype])]
     optimisers = [torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE) for model in models]
     # Windows at random: neighbours are of one licence, and would be learnt and forgotten.
     order = torch.randint(len(text), (steps,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -138,11 +154,11 @@ def training(tokenizer: Any, exact: nn.Module, device: str, dtype: str, steps: i
             optimiser.step()
             return loss.detach()
 
-        done = [timed(lambda m=m, o=o: advance(m, o), device) for m, o in zip(models, optimisers)]
-        (loss, us), (stock_loss, stock_us) = done
-        made = row(
-            "e2e", "full", TRAINED, D, H, [us], [stock_us], "torch_eager", device=device, model=MODEL,
-            dtype=dtype, step=step + 1, loss=float(loss), baseline_loss=float(stock_loss),
+        run = [lambda m=m, o=o: timed(lambda: advance(m, o), device) for m, o in zip(models, optimisers)]
+        (loss, us), (stock_loss, stock_us) = in_turn(step, *run)
+        made = made_row(
+            "full", TRAINED, dtype, [us], [stock_us], device, step=step + 1, loss=float(loss),
+            baseline_loss=float(stock_loss),
         )  # fmt: skip
         if step % 10 == 0 or step + 1 == steps:
             print(f"step {step + 1}: loss {float(loss):.4f}, eager {float(stock_loss):.4f}", flush=True)

@@ -91,11 +91,11 @@ python_environment() {
   export SLUICE_PYTHON=$PWD/.venv/bin/python
 }
 
-# python/requirements-torch.txt and requirements-jax.txt on top of that, for the tests of the operators.
-# Returns 1 where they cannot be had.
 torch_lists=(-r python/requirements-torch.txt -r python/requirements-jax.txt)
 torch_mark() { echo ".venv/.torch-$(cat python/requirements-{torch,jax}.txt | sha256sum | cut -c1-16)"; }
 
+# python/requirements-torch.txt and requirements-jax.txt on top of that, for the tests of the operators.
+# Returns 1 where they cannot be had.
 torch_environment() {
   local pip=(.venv/bin/pip --quiet --disable-pip-version-check install)
   [ ! -e "$(torch_mark)" ] || return 0

@@ -141,6 +141,9 @@ class Generate(unittest.TestCase):
                     break  # a tie of bf16 logits: other inputs from here on
                 self.assertAlmostEqual(best[str(token)], ours_best[str(token)], delta=0.05)
         self.assertGreater(ours.seconds(1, 4, 8), 0)
+        # A run again finds its cache, and starts from an empty one.
+        self.assertEqual(ours.check(2), [c, d])
+        self.assertEqual(set(ours.caches), {(2, 32 + 48), (1, 12)})
 
 
 if __name__ == "__main__":

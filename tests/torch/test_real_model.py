@@ -26,6 +26,9 @@ class RealModel(unittest.TestCase):
         for row in (exact, rounded):
             self.assertLess(abs(row["perplexity"] / row["baseline_perplexity"] - 1), 0.05)
             self.assertEqual((row["model"], row["draws"]), ("SmolLM2-135M-Instruct", 2))
+            self.assertEqual((row["variant"], row["config"]), ("sluice.patch", "auto"))
+            work = 2 * 64 * 3 * 576 * 1536 * 30
+            self.assertAlmostEqual(row["tflops"] * row["us"] * 1e6 / work, 1)
         self.assertLess(exact["rel_err"], 1e-4)
         self.assertEqual(exact["baseline_rel_err"], 0)
         self.assertLess(rounded["rel_err"], 1.5 * rounded["baseline_rel_err"])
