@@ -20,6 +20,7 @@ using cuda::elementwise::Grid;
 using cuda::elementwise::kChunkBytes;
 using cuda::elementwise::Round;
 using cuda::elementwise::RowCut;
+using cuda::elementwise::Tiling;
 using cuda::elementwise::Walk;
 using gpu::chosen;
 
@@ -32,6 +33,19 @@ Device gpu_of(Arch arch, int compute_capability) {
   device.compute_capability = compute_capability;
   device.sm_count = 132;
   return device;
+}
+
+// Of every width, whatever the pass.
+std::vector<Tiling> all_tilings() {
+  std::vector<Tiling> all = {{Walk::kRow}, {Walk::kTiled}};
+  for (const int chunks : cuda::elementwise::kTileChunks) all.push_back({Walk::kTiled, chunks});
+  return all;
+}
+
+std::string name_of(const Tiling& tiling) {
+  char name[32];
+  cuda::elementwise::name_tiling(tiling, name);
+  return name;
 }
 
 // How often the kernel's loops touch each element of a row, and how many chunks are whole: the
@@ -69,14 +83,14 @@ template <int kElems>
 void expect_each_element_once(std::int64_t cols) {
   constexpr int kElemBytes = kChunkBytes / kElems;
   for (const bool grad : {false, true}) {
-    for (const Walk walk : {Walk::kRow, Walk::kTiled}) {
+    for (const Tiling& tiling : all_tilings()) {
       const Grid grid = cuda::elementwise::grid_of(
-          walk, {.rows = 3, .cols = cols, .elems = kElems, .grad = grad}, kAligned);
+          tiling, {.rows = 3, .cols = cols, .elems = kElems, .grad = grad}, kAligned);
       for (int behind = 0; behind < kElems; ++behind) {
         for (const std::uintptr_t difference : {0, kElemBytes}) {
           const auto address = static_cast<std::uintptr_t>(4096 + behind * kElemBytes);
           const RowCut cut = cuda::elementwise::cut_row<kElems>(address, difference);
-          SCOPED_TRACE(std::to_string(cols) + " columns, " + to_string(walk) + ", " +
+          SCOPED_TRACE(std::to_string(cols) + " columns, " + name_of(tiling) + ", " +
                        std::to_string(behind) + " behind, difference " +
                        std::to_string(difference));
           const Coverage found = walk_row<kElems>(cut, grid, cols);
@@ -127,13 +141,13 @@ TEST(Elementwise, ColumnsBeyond32BitsStayExact) {
 
 TEST(Elementwise, GridsStayInsideTheLimits) {
   constexpr std::int64_t kMany = std::int64_t{1} << 45;
-  for (const Walk walk : {Walk::kRow, Walk::kTiled}) {
+  for (const Tiling& tiling : all_tilings()) {
     for (const bool grad : {false, true}) {
       for (const auto& [rows, cols] : {std::pair{kMany, std::int64_t{1}},
                                        {std::int64_t{1}, kMany},
                                        {std::int64_t{70000}, std::int64_t{14336}}}) {
         const Grid grid = cuda::elementwise::grid_of(
-            walk, {.rows = rows, .cols = cols, .elems = 8, .grad = grad}, kAligned);
+            tiling, {.rows = rows, .cols = cols, .elems = 8, .grad = grad}, kAligned);
         EXPECT_GE(grid.x, 1);
         EXPECT_LT(grid.x, std::int64_t{1} << 31);
         EXPECT_GE(grid.y, 1);
@@ -149,7 +163,7 @@ TEST(Elementwise, GridsStayInsideTheLimits) {
 TEST(Elementwise, GoldenGrids) {
   const auto row = [](std::int64_t cols, bool grad) {
     return cuda::elementwise::grid_of(
-        Walk::kRow, {.rows = 8192, .cols = cols, .elems = 8, .grad = grad}, kAligned);
+        {Walk::kRow}, {.rows = 8192, .cols = cols, .elems = 8, .grad = grad}, kAligned);
   };
   // 1792 chunks in 7 rounds of 256.
   EXPECT_EQ(row(14336, false).threads, 256);
@@ -160,14 +174,19 @@ TEST(Elementwise, GoldenGrids) {
   EXPECT_EQ(row(14336, false).y, 8192);
   // Joined rows: 2048 elements a CTA forward, 1024 backward.
   const Extent joined{.rows = 1, .cols = std::int64_t{8192} * 14336, .elems = 8, .grad = false};
-  EXPECT_EQ(cuda::elementwise::grid_of(Walk::kTiled, joined, kAligned).x, 8192 * 7);
-  EXPECT_EQ(cuda::elementwise::grid_of(Walk::kTiled, joined, kAligned).threads, 256);
+  EXPECT_EQ(cuda::elementwise::grid_of({Walk::kTiled}, joined, kAligned).x, 8192 * 7);
+  EXPECT_EQ(cuda::elementwise::grid_of({Walk::kTiled}, joined, kAligned).threads, 256);
+  // 512 and 8192 elements: the widest in four rounds.
+  EXPECT_EQ(cuda::elementwise::grid_of({Walk::kTiled, 64}, joined, kAligned).x, 8192 * 28);
+  EXPECT_EQ(cuda::elementwise::grid_of({Walk::kTiled, 64}, joined, kAligned).threads, 64);
+  EXPECT_EQ(cuda::elementwise::grid_of({Walk::kTiled, 1024}, joined, kAligned).x, 8192 * 7 / 4);
+  EXPECT_EQ(cuda::elementwise::grid_of({Walk::kTiled, 1024}, joined, kAligned).threads, 256);
 }
 
 // One row of whole chunks, a thread each, and nothing else: the kernel without tails and loops.
 TEST(Elementwise, WholeChunks) {
   const auto whole = [](Walk walk, std::int64_t rows, std::int64_t cols, std::uintptr_t addresses) {
-    return cuda::elementwise::grid_of(walk, {.rows = rows, .cols = cols, .elems = 8, .grad = false},
+    return cuda::elementwise::grid_of({walk}, {.rows = rows, .cols = cols, .elems = 8, .grad = false},
                                       addresses)
         .whole;
   };
@@ -201,13 +220,13 @@ TEST(Elementwise, OthersTile) {
   }
 }
 
-TEST(Elementwise, EitherWalkCanBeForcedAnywhere) {
+TEST(Elementwise, EachTilingCanBeForcedAnywhere) {
   for (const Device& device :
        {gpu_of(Arch::kTuring, 75), gpu_of(Arch::kHopper, 90), gpu_of(Arch::kBlackwell, 120)}) {
     for (const std::string text : {"3x1x11009:gate_mul", "5x1x64:gate_mul_grad:fp32:in_place"}) {
       const Problem problem = gpu::problem_of(text);
-      for (const char* walk : {"row", "tiled"}) {
-        const std::string config = std::string(to_string(problem.op)) + "=" + walk;
+      for (const char* tiling : {"row", "tiled", "tiled64", "tiled1024"}) {
+        const std::string config = std::string(to_string(problem.op)) + "=" + tiling;
         Options options;
         options.config = config.c_str();
         const auto made = plan(problem, device, options);

@@ -124,6 +124,25 @@ TEST(GemmConfig, NamesRoundTripAndAreUnique) {
   }
 }
 
+TEST(GemmConfig, LoopOrdersAreByRowsAndByColumns) {
+  const auto orders = [](std::int64_t m) {
+    std::array<Tiling, 2> out;
+    const Tiling tiling{.tile_n = 192, .cluster = 2, .group = 8};
+    const auto count = cuda::sm90::gemm::loop_orders(
+        shape_of(GemmKind::kGateUp, m, 4096, 14336), tiling, out);
+    std::string names;
+    for (std::size_t i = 0; i < count; ++i) {
+      EXPECT_TRUE(tiling.has_kernel_of(out[i]));
+      names += name_of(out[i]) + " ";
+    }
+    return names;
+  };
+  EXPECT_EQ(orders(256), "");  // one row of tiles
+  EXPECT_EQ(orders(257), "pp128x192c2g1 ");
+  EXPECT_EQ(orders(2048), "pp128x192c2g1 ");
+  EXPECT_EQ(orders(2049), "pp128x192c2g1 pp128x192c2g9 ");
+}
+
 TEST(GemmConfig, RanksEveryTilingOnceCheapestFirst) {
   for (const GemmShape& shape : many_shapes()) {
     const std::vector<Tiling> order = ranking(shape);

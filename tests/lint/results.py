@@ -112,6 +112,16 @@ OPTIONAL_ROW: dict[str, str] = {  # null where a row has none
     "max_diff_sd": NUMBER,
     "mean_diff_sd": NUMBER,
     "mlp_alone_us": NUMBER,
+    "dram_read_bytes": COUNT,
+    "dram_written_bytes": COUNT,
+    "l2_bytes": COUNT,
+    "baseline_dram_read_bytes": COUNT,
+    "baseline_dram_written_bytes": COUNT,
+    "baseline_l2_bytes": COUNT,
+    "dram_share": NUMBER,
+    "registers": COUNT,
+    "occupancy": NUMBER,
+    "issued": NUMBER,
 }
 CHECK: dict[str, tuple[str, bool]] = {
     "model": (TEXT, False),

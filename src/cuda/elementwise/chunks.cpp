@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 
 namespace sluice::cuda::elementwise {
 namespace {
@@ -22,18 +23,19 @@ int row_threads(std::int64_t chunks) {
 
 }  // namespace
 
-Grid grid_of(Walk walk, const Extent& extent, std::uintptr_t addresses) noexcept {
+Grid grid_of(const Tiling& tiling, const Extent& extent, std::uintptr_t addresses) noexcept {
   // A row that begins inside a chunk may need one more than this; the kernel's loops take it.
   const std::int64_t chunks = ceil_div(extent.cols, extent.elems);
   Grid grid;
   grid.y = std::min(extent.rows, kMaxGridY);
-  if (walk == Walk::kRow) {
+  if (tiling.walk == Walk::kRow) {
     grid.threads = row_threads(chunks);
     grid.x = 1;
     return grid;
   }
-  grid.threads = tile_threads(extent.grad);
-  grid.x = std::min(ceil_div(chunks, grid.threads), kMaxGridX);
+  const int taken = tiling.chunks == 0 ? tile_threads(extent.grad) : tiling.chunks;
+  grid.threads = std::min(taken, kMaxThreads);
+  grid.x = std::min(ceil_div(chunks, taken), kMaxGridX);
   grid.whole = extent.rows == 1 && extent.cols % extent.elems == 0 &&
                addresses % kChunkBytes == 0 && grid.x * grid.threads >= chunks;
   return grid;
@@ -51,6 +53,23 @@ Walk preferred_walk(Arch arch, std::int64_t cols) noexcept {
   return Walk::kTiled;
 }
 
-const char* to_string(Walk walk) noexcept { return walk == Walk::kRow ? "row" : "tiled"; }
+Tilings tilings(Arch arch, std::int64_t cols, bool grad) noexcept {
+  Tilings out;
+  std::size_t count = 0;
+  out[count++].walk = preferred_walk(arch, cols);
+  out[count++].walk = out[0].walk == Walk::kRow ? Walk::kTiled : Walk::kRow;
+  for (const int chunks : kTileChunks) {
+    if (chunks != tile_threads(grad)) out[count++].chunks = chunks;
+  }
+  return out;
+}
+
+void name_tiling(const Tiling& tiling, std::span<char> out) noexcept {
+  if (tiling.walk == Walk::kTiled && tiling.chunks != 0) {
+    std::snprintf(out.data(), out.size(), "tiled%d", tiling.chunks);
+  } else {
+    std::snprintf(out.data(), out.size(), "%s", tiling.walk == Walk::kRow ? "row" : "tiled");
+  }
+}
 
 }  // namespace sluice::cuda::elementwise

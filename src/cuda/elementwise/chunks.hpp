@@ -3,7 +3,10 @@
 // device, tested on any CPU (tests/host_cuda). docs/kernels/gate_mul.md draws it.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <iterator>
+#include <span>
 
 #include "math/gate.hpp"
 #include "sluice/device.hpp"
@@ -57,6 +60,13 @@ enum class Walk : std::uint8_t {
   kTiled = 1,  ///< a CTA a column tile; rows that follow each other without a gap are one long row
 };
 
+/// A config: the walk, and of a tiled one the chunks of a row that a CTA takes.
+struct Tiling {
+  Walk walk = Walk::kTiled;
+  int chunks = 0;  ///< 0: tile_threads()
+  friend constexpr bool operator==(const Tiling&, const Tiling&) = default;
+};
+
 struct Grid {
   int threads = 0;
   std::int64_t x = 0;  ///< CTAs along a row
@@ -76,11 +86,18 @@ struct Extent {
   bool grad = false;
 };
 /// `addresses`: of every operand's first row, or-ed.
-[[nodiscard]] Grid grid_of(Walk walk, const Extent& extent, std::uintptr_t addresses) noexcept;
+[[nodiscard]] Grid grid_of(const Tiling& tiling, const Extent& extent,
+                           std::uintptr_t addresses) noexcept;
 
 /// The walk of an architecture and width where nothing was measured for the shape.
 [[nodiscard]] Walk preferred_walk(Arch arch, std::int64_t cols) noexcept;
 
-[[nodiscard]] const char* to_string(Walk walk) noexcept;
+/// The tilings of a pass, the preferred one first, then the other walk, then tiles of other widths.
+inline constexpr int kTileChunks[] = {64, 128, 256, 512, 1024};
+using Tilings = std::array<Tiling, 1 + std::size(kTileChunks)>;
+[[nodiscard]] Tilings tilings(Arch arch, std::int64_t cols, bool grad) noexcept;
+
+/// "row", "tiled"; "tiled512": so many chunks a CTA.
+void name_tiling(const Tiling& tiling, std::span<char> out) noexcept;
 
 }  // namespace sluice::cuda::elementwise

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.elementwise: gate_mul and its gradient by 16-byte accesses, on any GPU from
 // sm_75, for any width, row stride and alignment. docs/kernels/gate_mul.md.
-#include <array>
-#include <cstdio>
-
 #include "cuda/elementwise/gate_mul.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "cuda/operands.hpp"
@@ -15,6 +12,7 @@ namespace {
 
 using detail::refuse;
 using elementwise::GateMulParams;
+using elementwise::Tiling;
 using elementwise::Walk;
 
 constexpr Operand kOperands[] = {Operand::kG, Operand::kU,  Operand::kDh,
@@ -39,25 +37,23 @@ detail::Reason supports(const Problem& p, const Device& device) noexcept {
 }
 
 std::size_t configs(const Problem& p, const Device& device, std::span<KernelConfig> out) noexcept {
-  const Walk first = elementwise::preferred_walk(device.arch, p.h);
-  const std::array walks = {first, first == Walk::kRow ? Walk::kTiled : Walk::kRow};
-  return detail::offer<Walk>(walks, out);
+  const auto all = elementwise::tilings(device.arch, p.h, p.op == Op::kGateMulGrad);
+  return detail::offer<Tiling>(all, out);
 }
 
 void name_config(const KernelConfig& config, std::span<char> out) noexcept {
-  std::snprintf(out.data(), out.size(), "%s",
-                elementwise::to_string(detail::config_as<Walk>(config)));
+  elementwise::name_tiling(detail::config_as<Tiling>(config), out);
 }
 
 std::string describe(const detail::StepView& s) {
-  return detail::config_as<Walk>(s.config) == Walk::kRow
+  return detail::config_as<Tiling>(s.config).walk == Walk::kRow
              ? "a CTA a row, by 16-byte accesses"
              : "tiles of chunks of 16 bytes, whole matrices as one row where they are dense";
 }
 
 Status launch(const detail::Step& step, const detail::Step* /*next*/) noexcept {
   const Problem& p = step.problem;
-  const auto walk = detail::config_as<Walk>(step.config);
+  const auto tiling = detail::config_as<Tiling>(step.config);
   const std::int64_t elem = size_bytes(p.x_dtype);
   bool dense = true;  // every operand's rows follow each other without a gap
   std::uintptr_t addresses = 0;
@@ -81,12 +77,12 @@ Status launch(const detail::Step& step, const detail::Step* /*next*/) noexcept {
   params.h = rows(Operand::kH);
   params.dg = rows(Operand::kDg);
   params.du = rows(Operand::kDu);
-  if (walk == Walk::kTiled && dense) {
+  if (tiling.walk == Walk::kTiled && dense) {
     params.rows = 1;
     params.cols = p.m * p.h;
   }
   const auto grid =
-      elementwise::grid_of(walk,
+      elementwise::grid_of(tiling,
                            {.rows = params.rows,
                             .cols = params.cols,
                             .elems = static_cast<int>(elementwise::kChunkBytes / elem),

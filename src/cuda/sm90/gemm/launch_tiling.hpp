@@ -62,7 +62,7 @@ Status launch_tiling(const Tiling& tiling, const Launch& launch) noexcept {
   constexpr auto kAll = tilings(kKind);
   if constexpr (kIndex < kAll.size()) {
     if constexpr (form_of(kAll[kIndex]) == kForm) {
-      if (tiling == kAll[kIndex]) return launch.template operator()<kAll[kIndex]>();
+      if (tiling.has_kernel_of(kAll[kIndex])) return launch.template operator()<kAll[kIndex]>();
     }
     return launch_tiling<kKind, kForm, Launch, kIndex + 1>(tiling, launch);
   } else {

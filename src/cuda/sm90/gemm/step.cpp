@@ -114,7 +114,15 @@ Reason supports(const Problem& p, const Device& device) noexcept {
 
 std::size_t configs(const Problem& p, const Device& device, std::span<KernelConfig> out) noexcept {
   std::array<Tiling, detail::kMaxConfigs> tilings;
-  const std::size_t count = sm90::gemm::ranked(shape_of(p, device), tilings);
+  const GemmShape shape = shape_of(p, device);
+  std::size_t count = sm90::gemm::ranked(shape, tilings);
+  const auto waves = std::find_if(tilings.begin(), tilings.begin() + count, [](const Tiling& t) {
+    return !t.is_stream_k() && !t.is_split_k();
+  });
+  std::array<Tiling, 2> orders;
+  const std::size_t more = sm90::gemm::loop_orders(shape, *waves, orders);
+  std::copy_n(orders.begin(), more, tilings.begin() + count);
+  count += more;
   return detail::offer<Tiling>(std::span(tilings).first(count), out);
 }
 

@@ -83,6 +83,20 @@ std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
   return count;
 }
 
+std::size_t loop_orders(const GemmShape& shape, const Tiling& t,
+                        std::span<Tiling, 2> out) noexcept {
+  const std::int64_t row_tiles = ceil_div(ceil_div(shape.m, t.rows), t.cluster);
+  std::size_t count = 0;
+  const auto add = [&](std::int64_t group) {
+    out[count] = t;
+    out[count++].group = static_cast<int>(group);
+  };
+  if (shape.kind != GemmKind::kGateUp && shape.kind != GemmKind::kDown) return 0;
+  if (row_tiles > 1) add(1);
+  if (row_tiles > t.group) add(row_tiles);
+  return count;
+}
+
 Tiling best_tiling(const GemmShape& shape) noexcept {
   Tiling best[1];
   static_cast<void>(ranked(shape, best));

@@ -65,6 +65,11 @@ struct Tiling {
   [[nodiscard]] constexpr bool stores_rows() const noexcept {
     return schedule == Schedule::kStreamK || schedule == Schedule::kSplitK;
   }
+  /// Whether the order of the tiles is all that differs.
+  [[nodiscard]] constexpr bool has_kernel_of(Tiling other) const noexcept {
+    other.group = group;
+    return *this == other;
+  }
   friend constexpr bool operator==(const Tiling&, const Tiling&) = default;
 };
 
@@ -285,7 +290,12 @@ inline constexpr int kPassTokens = 16;
 /// there are.
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept;
 
-/// The first of these.
+/// Of gate_up and down: a tiling by waves with the loop orders that the table lacks, a row of tiles
+/// after the other, and a column after the other. Returns how many differ from what the table has.
+std::size_t loop_orders(const GemmShape& shape, const Tiling& tiling,
+                        std::span<Tiling, 2> out) noexcept;
+
+/// The first of what ranked() gives.
 [[nodiscard]] Tiling best_tiling(const GemmShape& shape) noexcept;
 
 /// The best tiling of mlp_grad's dx, which no config names.
