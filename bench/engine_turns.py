@@ -170,6 +170,13 @@ class Worker:
         self.cache.cleanup()
 
 
+def together(workers: list[Worker], name: str, *arguments: Any) -> list[Any]:
+    """The answers of all, asked at once."""
+    for worker in workers:
+        worker.tell(name, *arguments)
+    return [worker.answer() for worker in workers]
+
+
 # --- the comparison
 
 
@@ -206,7 +213,7 @@ class Generation:
     def __init__(self, workers: list[Worker], batch: int, output: int, prompt: int) -> None:
         self.host = workers[0].host
         self.batch, self.output = batch, output
-        Turns(workers, batch, WARM_UP, prompt).take()
+        together(workers, "seconds", batch, WARM_UP, prompt)  # a step may be compiled first
         self.first = Turns(workers, batch, 1, prompt)
         for _ in range(FIRSTS):
             self.first.take()
@@ -312,7 +319,7 @@ def measure(workers: list[Worker], arguments: argparse.Namespace) -> None:
     print(f"ready after {time.perf_counter() - begin:.0f} s", flush=True)
     facts = workers[1].ask("facts")
     print(facts.get("calls"), *facts.get("choices", ()), sep="\n", flush=True)
-    stock, ours = (worker.ask("check", 4) for worker in workers)
+    stock, ours = together(workers, "check", 4)
     compare("ids", stock, ours)
     compare("stock's own, alone and in a batch", workers[0].ask("check", 1), stock)
 

@@ -18,6 +18,7 @@ from typing import Any
 from engine_turns import CANDIDATES, CHECKED, PROMPT, TYPES, Host, Setup, main, prompts, serve
 
 WORD = "hf_compiled"
+LENGTHS = 512  # caches have multiples of it
 COMPILED = 8  # tokens after which a step is compiled and recorded
 
 
@@ -54,10 +55,10 @@ class Engine:
         from transformers import StaticCache
 
         # A cache for each number of requests and length, kept: for another one a step is compiled anew.
-        key = batch, prompt + tokens
+        key = batch, -(-(prompt + tokens) // LENGTHS) * LENGTHS
         if key not in self.caches:
-            self.caches[key] = StaticCache(self.model.config, max_cache_len=prompt + tokens)
-            self.timed(self.caches[key], batch, min(tokens, COMPILED), prompt)
+            self.caches[key] = StaticCache(self.model.config, max_cache_len=key[1])
+            self.timed(self.caches[key], batch, COMPILED, prompt)
         return self.timed(self.caches[key], batch, tokens, prompt, **more)
 
     def timed(self, cache: Any, batch: int, tokens: int, prompt: int, **more: Any) -> tuple[float, Any]:

@@ -127,9 +127,9 @@ TEST(GemmConfig, NamesRoundTripAndAreUnique) {
 TEST(GemmConfig, LoopOrdersAreByRowsAndByColumns) {
   const auto orders = [](std::int64_t m) {
     std::array<Tiling, 2> out;
-    const Tiling tiling{.tile_n = 192, .cluster = 2, .group = 8};
-    const auto count = cuda::sm90::gemm::loop_orders(
-        shape_of(GemmKind::kGateUp, m, 4096, 14336), tiling, out);
+    const Tiling tiling = cuda::sm90::gemm::kGateUpTilings.front();
+    const auto count =
+        cuda::sm90::gemm::loop_orders(shape_of(GemmKind::kGateUp, m, 4096, 14336), out);
     std::string names;
     for (std::size_t i = 0; i < count; ++i) {
       EXPECT_TRUE(tiling.has_kernel_of(out[i]));

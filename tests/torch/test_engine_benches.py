@@ -143,7 +143,7 @@ class Generate(unittest.TestCase):
         self.assertGreater(ours.seconds(1, 4, 8), 0)
         # A run again finds its cache, and starts from an empty one.
         self.assertEqual(ours.check(2), [c, d])
-        self.assertEqual(set(ours.caches), {(2, 32 + 48), (1, 12)})
+        self.assertEqual(set(ours.caches), {(2, 512), (1, 512)})
 
 
 if __name__ == "__main__":

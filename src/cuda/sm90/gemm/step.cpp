@@ -116,11 +116,8 @@ std::size_t configs(const Problem& p, const Device& device, std::span<KernelConf
   std::array<Tiling, detail::kMaxConfigs> tilings;
   const GemmShape shape = shape_of(p, device);
   std::size_t count = sm90::gemm::ranked(shape, tilings);
-  const auto waves = std::find_if(tilings.begin(), tilings.begin() + count, [](const Tiling& t) {
-    return !t.is_stream_k() && !t.is_split_k();
-  });
   std::array<Tiling, 2> orders;
-  const std::size_t more = sm90::gemm::loop_orders(shape, *waves, orders);
+  const std::size_t more = sm90::gemm::loop_orders(shape, orders);
   std::copy_n(orders.begin(), more, tilings.begin() + count);
   count += more;
   return detail::offer<Tiling>(std::span(tilings).first(count), out);

@@ -83,8 +83,8 @@ std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
   return count;
 }
 
-std::size_t loop_orders(const GemmShape& shape, const Tiling& t,
-                        std::span<Tiling, 2> out) noexcept {
+std::size_t loop_orders(const GemmShape& shape, std::span<Tiling, 2> out) noexcept {
+  const Tiling t = tilings(shape.kind).front();
   const std::int64_t row_tiles = ceil_div(ceil_div(shape.m, t.rows), t.cluster);
   std::size_t count = 0;
   const auto add = [&](std::int64_t group) {
