@@ -98,7 +98,7 @@ def main() -> None:
     lines = [text for line in args.file.read_text("utf-8").splitlines() if (text := line.split("#")[0])]
     profiler: tuple[str, ...] = (
         "ncu", "--clock-control", "none", "--cache-control", "none", "--csv", "--page", "raw",
-        "--kernel-name", f"regex:{KERNELS}",
+        "--kernel-name", f"regex:.*({KERNELS}).*",
         "--metrics", ",".join(METRICS.values()),
     )  # fmt: skip
     meta: dict[str, Any] = {}
