@@ -5,7 +5,7 @@ NCCL's all-reduce and with Torch's of symmetric memory (one-shot up to 256 KiB, 
     python bench/all_reduce.py bench/results/h200x2/all_reduce.json
     python bench/all_reduce.py all_reduce.json --world 4 --h 7168 --m 1 16 64 256
 
-A CUDA graph holds a run of each of ``--layers`` weights, so that none lies in L2. Times are a layer's, the slowest
+``samples`` of a row: each form of the sum forced, and its time. A CUDA graph holds a run of each of ``--layers`` weights, so that none lies in L2. Times are a layer's, the slowest
 rank's, medians of turns that alternate. Before: y has the same bits on all ranks, and is NCCL's but for
 rounding."""
 
@@ -30,23 +30,30 @@ from sluice.gate import Gate
 
 TURNS = 40
 ONE_SHOT_BYTES = 256 << 10
+FORMS = ("one_shot_ll", "one_shot", "two_shot")
 
 
 class Mlp:
-    """A plan of mlp, with the sum over ranks or without."""
+    """A plan of mlp, with the sum over ranks or without; ``form``: of the sum, forced."""
 
-    def __init__(self, m: int, d: int, h: int, rank: int, world: int, reduces: bool) -> None:
+    def __init__(
+        self, m: int, d: int, h: int, rank: int, world: int, reduces: bool, form: str | None = None
+    ) -> None:
         self.lib, self.error, self.plan = capi.library(), capi.CError(), capi.CPlan()
         problem = capi._problem("mlp", m, d, h, "bf16", None, Gate(), {})
         if reduces:
             problem.reduce.kind, problem.reduce.rank, problem.reduce.world = 1, rank, world
         device = capi._device(f"cuda:{rank}")
+        options = capi.COptions(struct_size=sizeof(capi.COptions))
+        if form:
+            options.config = f"all_reduce={form}".encode()
         self.check(self.lib.sluice_plan_init(
-            byref(self.plan), byref(problem), byref(device), None, byref(self.error)))  # fmt: skip
+            byref(self.plan), byref(problem), byref(device), byref(options), byref(self.error)))  # fmt: skip
         self.workspace_bytes = int(self.lib.sluice_plan_workspace_bytes(byref(self.plan)))
         self.peer_bytes = (int(self.lib.sluice_plan_peer_bytes(byref(self.plan))) + 511) // 512 * 512
         self.variant = self.lib.sluice_plan_variant(byref(self.plan)).decode()
         self.config = self.lib.sluice_plan_config(byref(self.plan)).decode()
+        self.buffer: Tensor | None = None
         self.memory = torch.zeros(self.workspace_bytes + 256, dtype=torch.uint8, device="cuda")
 
     def check(self, code: int) -> None:
@@ -100,25 +107,38 @@ def same_bits(y: Tensor, world: int) -> bool:
     return all(torch.equal(y.view(torch.int16), other.view(torch.int16)) for other in all_y)
 
 
-def measure(m: int, a: argparse.Namespace, rank: int, weights: list[list[Tensor]]) -> list[dict[str, Any]]:
-    world, group = a.world, dist.group.WORLD.group_name
-    x = torch.randn(m, a.d, dtype=torch.bfloat16, device="cuda", generator=torch.Generator("cuda").manual_seed(m))
-    summed, plain = (Mlp(m, a.d, a.h, rank, world, reduces) for reduces in (True, False))
-    buffer = symmetric.empty(summed.peer_bytes, dtype=torch.uint8, device="cuda")
+def peers_of(mlp: Mlp, world: int, group: str) -> capi.CPeers:
+    """A buffer of each rank's for a plan."""
+    buffer = symmetric.empty(mlp.peer_bytes, dtype=torch.uint8, device="cuda")
     buffer.zero_()
     handle = symmetric.rendezvous(buffer, group)
     torch.cuda.synchronize()
     dist.barrier()
-    peers = capi.CPeers(struct_size=sizeof(capi.CPeers), bytes=summed.peer_bytes, time_limit_us=30_000_000)
+    peers = capi.CPeers(struct_size=sizeof(capi.CPeers), bytes=mlp.peer_bytes, time_limit_us=30_000_000)
     for r in range(world):
         peers.buffers[r] = handle.buffer_ptrs[r]
+    mlp.buffer = buffer  # as long as the plan
+    return peers
+
+
+def measure(m: int, a: argparse.Namespace, rank: int, weights: list[list[Tensor]]) -> list[dict[str, Any]]:
+    world, group = a.world, dist.group.WORLD.group_name
+    x = torch.randn(m, a.d, dtype=torch.bfloat16, device="cuda", generator=torch.Generator("cuda").manual_seed(m))
+    summed, plain = (Mlp(m, a.d, a.h, rank, world, reduces) for reduces in (True, False))
+    forced: dict[str, Mlp] = {}
+    for form in FORMS:
+        try:
+            forced[form] = Mlp(m, a.d, a.h, rank, world, True, form)
+        except RuntimeError:  # not for so many bytes
+            continue
+    peers = {mlp: peers_of(mlp, world, group) for mlp in (summed, *forced.values())}
     y, y_nccl = torch.empty_like(x), torch.empty_like(x)
     y_symmetric = symmetric.empty(m, a.d, dtype=torch.bfloat16, device="cuda")
     symmetric.rendezvous(y_symmetric, group)
     one = y_symmetric.nbytes <= ONE_SHOT_BYTES
 
-    def ours(layer: int) -> None:
-        summed.run(x, weights[layer], y, peers)
+    def summing(mlp: Mlp) -> Callable[[int], None]:
+        return lambda layer: mlp.run(x, weights[layer], y, peers[mlp])
 
     def nccl(layer: int) -> None:
         plain.run(x, weights[layer], y_nccl)
@@ -134,7 +154,8 @@ def measure(m: int, a: argparse.Namespace, rank: int, weights: list[list[Tensor]
     def alone(layer: int) -> None:
         plain.run(x, weights[layer], y_nccl)
 
-    graphs = [graph_of(step, a.layers) for step in (ours, nccl, torchs, alone)]
+    graphs = [graph_of(step, a.layers) for step in
+              (summing(summed), nccl, torchs, alone, *map(summing, forced.values()))]  # fmt: skip
     for graph in graphs[:2]:
         graph.replay()
         torch.cuda.synchronize()
@@ -157,6 +178,8 @@ def measure(m: int, a: argparse.Namespace, rank: int, weights: list[list[Tensor]
         "layout": "separate", "reduce": "all_reduce", "variant": summed.variant, "config": summed.config, **times,
         "tflops": flops / times["us"] * 1e-6, "gbps": 6.0 * a.d * a.h / times["us"] * 1e-3,
         "roof_fraction": None, "extra_bytes": summed.workspace_bytes + summed.peer_bytes, "peak_bytes": None,
+        "samples": " ".join(f"{summed.variant} {mlp.config} {percentiles(taken)['us']:.4g}"
+                            for mlp, taken in zip(forced.values(), samples[4:])),
         "rel_err": rel_err, "threads": 1, "tp": world, "mlp_alone_us": percentiles(samples[3])["us"],
     }  # fmt: skip
     baselines = (("nccl", None, samples[1]), ("symm_mem", "one_shot" if one else "two_shot", samples[2]))
