@@ -176,7 +176,7 @@ struct Peers {
   bool share_device = false;       ///< ranks share a GPU (virtual ranks): the kernel behind does
                                    ///< not start early, as it could keep a peer's from starting
 };
-inline constexpr std::size_t kPeerHeaderBytes = (std::size_t{2} << 20) + 65536;
+inline constexpr std::size_t kPeerHeaderBytes = (std::size_t{8} << 20) + 65536;
 inline constexpr std::size_t kPeerAlignment = 256;
 
 /// A cudaStream_t for CUDA plans (null is the default stream); not read by CPU plans.

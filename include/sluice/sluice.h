@@ -276,7 +276,7 @@ typedef struct sluice_workspace {
 } sluice_workspace;
 
 /// Bytes of the header of each peer buffer.
-#define SLUICE_PEER_HEADER_BYTES 2162688
+#define SLUICE_PEER_HEADER_BYTES 8454144
 
 /// Memory of all ranks that this rank's GPU can read and write. Each begins with a header, zeroed
 /// once, on every rank before the first run of any; the rest needs no values. Plans may share the

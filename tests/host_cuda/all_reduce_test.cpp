@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -64,7 +65,7 @@ TEST(AllReduce, IsAStepBehindDown) {
                         "all_reduce:cuda.all_reduce:one_shot_ll"));
 }
 
-// 256 KiB of y at two ranks, 64 KiB at eight.
+// 1 MiB of y at two ranks, 256 KiB at eight.
 TEST(AllReduce, FlagsInTheDataAreForFewTokens) {
   const auto takes = [](const std::string& text, int world) {
     Options options;
@@ -73,10 +74,10 @@ TEST(AllReduce, FlagsInTheDataAreForFewTokens) {
     EXPECT_TRUE(!made || made->peer_bytes == kPeerHeaderBytes);
     return static_cast<bool>(made);
   };
-  EXPECT_TRUE(takes("16x8192x7168:down", 2));
-  EXPECT_FALSE(takes("17x8192x7168:down", 2));
-  EXPECT_TRUE(takes("4x8192x7168:down", 8));
-  EXPECT_FALSE(takes("5x8192x7168:down", 8));
+  EXPECT_TRUE(takes("64x8192x7168:down", 2));
+  EXPECT_FALSE(takes("65x8192x7168:down", 2));
+  EXPECT_TRUE(takes("16x8192x7168:down", 8));
+  EXPECT_FALSE(takes("17x8192x7168:down", 8));
   const auto blocks = [](const std::string& text) {
     return explain(reduced(text, 2), device_of("h200")).steps.back().blocks;
   };
@@ -97,14 +98,20 @@ TEST(AllReduce, RanksChooseAlike) {
 
 TEST(AllReduce, SaysWhatItSendsAndNeeds) {
   const Problem p = reduced("16x8192x7168:mlp", 4);
-  const Explanation why = explain(p, device_of("h200"));
+  Options options;
+  options.config = "all_reduce=one_shot";
+  const Explanation why = explain(p, device_of("h200"), options);
   ASSERT_EQ(why.steps.size(), 3U);
   EXPECT_EQ(
       why.steps[2].blocks.find("rank 0 of 4; 16 tiles of 1 rows, 16 CTAs; sends 786432 bytes"), 0U)
       << why.steps[2].blocks;
-  const auto made = plan(p, device_of("h200"));
+  const auto made = plan(p, device_of("h200"), options);
   ASSERT_TRUE(made);
   EXPECT_EQ(made->peer_bytes, kPeerHeaderBytes + 2U * 4 * 16 * 8192 * 2);
+  // Two-shot: a rank's segments of all ranks, and the sums.
+  options.config = "all_reduce=two_shot";
+  EXPECT_EQ(plan(p, device_of("h200"), options)->peer_bytes,
+            kPeerHeaderBytes + 2U * (4 * 16 * 2048 + 16 * 8192) * 2);
   EXPECT_GE(made->workspace_bytes, kWorkspaceHeaderBytes + 16U * 8192 * 2);
   EXPECT_EQ(plan(gpu::problem_of("16x8192x7168:mlp"), device_of("h200"))->peer_bytes, 0U);
 }
@@ -158,30 +165,38 @@ TEST(AllReduce, RunChecksPeers) {
   EXPECT_EQ(refused(&peers), "peers.time_limit_us: got -1, wanted 0 or more");
 }
 
-// No two rows of an inbox share a byte, and all lie in its half.
+// No two parts and sums of an inbox share a byte, all lie in its half, and the ranks' segments are
+// the row.
 TEST(AllReduce, RowsOfAnInboxAreApart) {
   for (const Form form : {Form::kOneShot, Form::kTwoShot}) {
     for (const int world : {2, 4, 8}) {
-      for (const std::int64_t m : {1, 3, 16, 200, 256, 257, 1000}) {
-        const Geometry g{form, world, m, 2064};
-        ASSERT_LE(g.tiles(), kMaxTiles);
-        ASSERT_GE(g.tiles() * g.tile_rows(), m);
-        for (int reader = 0; reader < world; ++reader) {
-          std::set<std::int64_t> offsets;
-          std::size_t count = 0;
-          const auto add = [&](std::int64_t offset) {
-            ASSERT_EQ(offset % 2064, 0);
-            ASSERT_LE(offset + 2064, g.half_bytes());
-            offsets.insert(offset), ++count;
-          };
+      for (const std::int64_t row_bytes : {16, 112, 2064}) {
+        for (const std::int64_t m : {1, 3, 16, 200, 256, 257, 1000}) {
+          const Geometry g{form, world, m, row_bytes};
+          ASSERT_LE(g.tiles(), kMaxTiles);
+          ASSERT_GE(g.tiles() * g.tile_rows(), m);
+          std::map<std::int64_t, std::int64_t> pieces;  // begin, end
           for (std::int64_t row = 0; row < m; ++row) {
-            const bool own = g.owner(static_cast<int>(row / g.tile_rows())) == reader;
-            if (form == Form::kTwoShot && !own) add(g.sum_offset(row));
-            if (form == Form::kTwoShot && !own) continue;
-            for (int sender = 0; sender < world; ++sender)
-              add(g.part_offset(sender, static_cast<int>(row / g.tile_rows()), row));
+            for (int sender = 0; sender < world; ++sender) {
+              const std::int64_t begin = g.part_offset(sender, row);
+              EXPECT_TRUE(pieces.emplace(begin, begin + g.segment() * 16).second);
+            }
+            if (form == Form::kOneShot) continue;
+            EXPECT_TRUE(pieces.emplace(g.sum_offset(row), g.sum_offset(row) + row_bytes).second);
           }
-          EXPECT_EQ(offsets.size(), count);
+          std::int64_t last = 0;
+          for (const auto& [begin, end] : pieces) {
+            ASSERT_GE(begin, last);
+            last = end;
+          }
+          EXPECT_LE(last, g.half_bytes());
+          int next = 0;
+          for (int rank = 0; rank < world && form == Form::kTwoShot; ++rank) {
+            EXPECT_EQ(g.segment_begin(rank), next);
+            next = g.segment_end(rank);
+            EXPECT_LE(next - g.segment_begin(rank), g.segment());
+          }
+          EXPECT_EQ(next, form == Form::kTwoShot ? g.vectors() : 0);
         }
       }
     }
@@ -255,16 +270,15 @@ enum class Do : std::uint8_t {
   kEnd
 };
 
-std::vector<Do> program(Form form, int rank, int tile, Fault fault) {
+std::vector<Do> program(Form form, Fault fault) {
   std::vector<Do> out;
   if (form == Form::kOneShotLl) {
     out = {Do::kPushLl, Do::kReceive, Do::kReceiveAgain, Do::kEnd};
   } else if (form == Form::kOneShot) {
     out = {Do::kPush, Do::kSignal, Do::kWait, Do::kLoad, Do::kLoadAgain, Do::kEnd};
-  } else if (tile % kRanks == rank) {
-    out = {Do::kWait, Do::kLoad, Do::kLoadAgain, Do::kPushSum, Do::kSignalSum, Do::kEnd};
   } else {
-    out = {Do::kPush, Do::kSignal, Do::kWaitSum, Do::kLoadSum, Do::kLoadSumAgain, Do::kEnd};
+    out = {Do::kPush,      Do::kSignal,  Do::kWait,    Do::kLoad,         Do::kLoadAgain, Do::kPushSum,
+           Do::kSignalSum, Do::kWaitSum, Do::kLoadSum, Do::kLoadSumAgain, Do::kEnd};
   }
   for (std::size_t i = 0; i + 1 < out.size(); ++i) {
     if (fault == Fault::kSignalFirst && (out[i] == Do::kPush || out[i] == Do::kPushSum)) {
@@ -296,6 +310,9 @@ std::uint8_t epoch_of(const std::array<Form, kEpochs>& forms, std::uint8_t run) 
 
 // "ok", or what goes wrong in some interleaving. `forms`: of each run.
 std::string explore(const std::array<Form, kEpochs>& forms, Fault fault, std::size_t* states) {
+  // Two-shot has twice as many instructions: two tiles show as much.
+  const bool two = std::find(forms.begin(), forms.end(), Form::kTwoShot) != forms.end();
+  const int tiles = two ? kTiles - 1 : kTiles;
   State first;
   first.run = {1, 1};
   std::set<State> seen = {first};
@@ -311,10 +328,10 @@ std::string explore(const std::array<Form, kEpochs>& forms, Fault fault, std::si
       const std::uint8_t epoch = epoch_of(forms, now.run[r]);
       const auto half = static_cast<std::size_t>(fault == Fault::kOneBuffer ? 0 : half_of(epoch));
       bool ended = true;
-      for (int tile = 0; tile < kTiles; ++tile) {
+      for (int tile = 0; tile < tiles; ++tile) {
         const auto t = static_cast<std::size_t>(tile);
         const std::vector<Do> todo =
-            program(forms[static_cast<std::size_t>(now.run[r] - 1)], rank, tile, fault);
+            program(forms[static_cast<std::size_t>(now.run[r] - 1)], fault);
         const Do step = todo[now.at[r][t]];
         if (step == Do::kEnd) continue;
         ended = false;

@@ -3,8 +3,8 @@
 // all_reduce.md. A CTA has tiles of rows, the same ones on every rank:
 //
 //   one-shot   push(parts of its tiles to all)  wait(tile) add -> y, y_norm
-//   two-shot   push(parts to each tile's owner) wait(own tile) add -> y, push(sum to all)
-//              wait(others' tile) sum -> y, y_norm
+//   two-shot   push(segments of its rows to who adds them) wait(tile) add, push(sums to all)
+//              wait(tile's sums) -> y, y_norm
 //   one-shot LL  push(packets of its rows to all) load(packets until their flags fit) add -> ...
 //
 // A CTA pushes all that its peers wait for in a phase before it waits for anything of that phase,
@@ -65,50 +65,36 @@ class Cta {
   __device__ void one_shot() {
     if (!dead_) {
       for_tiles([&](int tile) {
-        for_rows(tile, [&](std::int64_t row) { push_part(tile, row, -1); });
-        signal(kPart, tile, -1);
+        for_rows(tile, [&](std::int64_t row) { push_part(row); });
+        signal(kPart, tile);
       });
     }
     for_tiles([&](int tile) {
-      wait(kPart, tile, -1);
+      wait(kPart, tile);
       for_rows(tile, [&](std::int64_t row) {
-        finish(
-            row, [&](int v) { return sum(tile, row, v); }, false, [] {});
+        finish(row, [&](int v) { return sum(row, v); });
       });
     });
   }
 
   __device__ void two_shot() {
-    const Geometry& g = p_.geometry;
     if (!dead_) {
       for_tiles([&](int tile) {
-        const int owner = g.owner(tile);
-        if (owner == p_.rank) return;
-        for_rows(tile, [&](std::int64_t row) { push_part(tile, row, owner); });
-        signal(kPart, tile, owner);
+        for_rows(tile, [&](std::int64_t row) { push_segments(row); });
+        signal(kPart, tile);
       });
     }
     for_tiles([&](int tile) {
-      if (g.owner(tile) != p_.rank) return;
-      wait(kPart, tile, -1);
-      const std::int64_t last = end_of(tile) - 1;
-      for_rows(tile, [&](std::int64_t row) {
-        finish(
-            row, [&](int v) { return sum(tile, row, v); }, !dead_,
-            [&] {
-              if (row == last && !dead_) signal(kSum, tile, -1);
-            });
-      });
+      wait(kPart, tile);
+      for_rows(tile, [&](std::int64_t row) { add_segment(row); });
+      if (!dead_) signal(kSum, tile);
     });
     for_tiles([&](int tile) {
-      const int owner = g.owner(tile);
-      if (owner == p_.rank) return;
-      wait(kSum, tile, owner);
+      wait(kSum, tile);
       for_rows(tile, [&](std::int64_t row) {
-        const auto* const from = reinterpret_cast<const uint4*>(inbox(p_.rank) + g.sum_offset(row));
-        finish(
-            row, [&](int v) { return failed_ ? nan() : Vector::of(__ldcg(from + v)); }, false,
-            [] {});
+        const auto* const from =
+            reinterpret_cast<const uint4*>(inbox(p_.rank) + p_.geometry.sum_offset(row));
+        finish(row, [&](int v) { return failed_ ? nan() : Vector::of(__ldcg(from + v)); });
       });
     });
   }
@@ -124,8 +110,7 @@ class Cta {
       own->ll_epoch = ll_epoch_;
     }
     for_ll_rows([&](int row) {
-      finish(
-          row, [&](int v) { return sum_ll(row, v); }, false, [] {});
+      finish(row, [&](int v) { return sum_ll(row, v); });
     });
   }
 
@@ -163,9 +148,8 @@ class Cta {
     const auto rows = static_cast<int>(p_.geometry.rows());
     for (int row = static_cast<int>(blockIdx.x); row < rows; row += gridDim.x) visit(row);
   }
-  // Of all ranks but this one, or of `only` where that is one.
-  [[nodiscard]] __device__ bool concerns(int peer, int only) const {
-    return peer < p_.geometry.world() && peer != p_.rank && (only < 0 || peer == only);
+  [[nodiscard]] __device__ bool is_other(int rank) const {
+    return rank < p_.geometry.world() && rank != p_.rank;
   }
 
   __device__ void load_part(const uint4* from, int v, uint4 (&held)[kHeld]) const {
@@ -175,14 +159,14 @@ class Cta {
     }
   }
 
-  __device__ void push_part(int tile, std::int64_t row, int only) const {
+  __device__ void push_part(std::int64_t row) const {
     const uint4* const from = at(p_.part, row);
-    const std::int64_t offset = p_.geometry.part_offset(p_.rank, tile, row);
+    const std::int64_t offset = p_.geometry.part_offset(p_.rank, row);
     for (int v = first_; v < p_.vectors; v += kHeld * step_) {
       uint4 held[kHeld];
       load_part(from, v, held);
       for (int peer = 0; peer < p_.geometry.world(); ++peer) {
-        if (!concerns(peer, only)) continue;
+        if (!is_other(peer)) continue;
         auto* const to = reinterpret_cast<uint4*>(inbox(peer) + offset);
 #pragma unroll
         for (int i = 0; i < kHeld; ++i) {
@@ -192,18 +176,48 @@ class Cta {
     }
   }
 
-  __device__ void signal(Phase phase, int tile, int only) const {
+  // Two-shot: each segment of a row to the rank that adds it.
+  __device__ void push_segments(std::int64_t row) const {
+    const std::int64_t offset = p_.geometry.part_offset(p_.rank, row);
+    const int segment = p_.geometry.segment();
+    for (int v = first_; v < p_.vectors; v += kHeld * step_) {
+      uint4 held[kHeld];
+      load_part(at(p_.part, row), v, held);
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        const int w = v + i * step_;
+        const int owner = w / segment;
+        if (w >= p_.vectors || owner == p_.rank) continue;
+        reinterpret_cast<uint4*>(inbox(owner) + offset)[w - owner * segment] = held[i];
+      }
+    }
+  }
+
+  // Two-shot: this rank's segment of a row, to all ranks and itself.
+  __device__ void add_segment(std::int64_t row) const {
+    const Geometry& g = p_.geometry;
+    const int end = g.segment_end(p_.rank);
+    for (int v = g.segment_begin(p_.rank) + first_; v < end; v += step_) {
+      const uint4 packed = sum(row, v).packed();
+      for (int rank = 0; rank < g.world(); ++rank) {
+        if (dead_ && rank != p_.rank) continue;
+        reinterpret_cast<uint4*>(inbox(rank) + g.sum_offset(row))[v] = packed;
+      }
+    }
+  }
+
+  __device__ void signal(Phase phase, int tile) const {
     __syncthreads();
     const int peer = first_;
-    if (!concerns(peer, only)) return;
+    if (!is_other(peer)) return;
     ptx::store_release_system(&header(peer)->signals[phase][p_.rank][tile], epoch_);
   }
 
   // Sets failed_, alike in all threads: no tile of this CTA is waited for any more.
-  __device__ void wait(Phase phase, int tile, int only) {
+  __device__ void wait(Phase phase, int tile) {
     const int peer = first_;
     bool late = false;
-    if (!failed_ && !dead_ && concerns(peer, only)) {
+    if (!failed_ && !dead_ && is_other(peer)) {
       const std::uint64_t* const word = &header(p_.rank)->signals[phase][peer][tile];
       late = !arrives(word);
       if (late) fail(peer, tile);
@@ -337,9 +351,10 @@ class Cta {
   }
 
   // Eight columns of y, rounded: the ranks in their order, then bias and residual.
-  [[nodiscard]] __device__ Vector sum(int tile, std::int64_t row, int v) const {
+  [[nodiscard]] __device__ Vector sum(std::int64_t row, int v) const {
     if (failed_) return nan();
     Vector y{};
+    const int begin = p_.geometry.segment_begin(p_.rank);
     // Four loads at a time: what eight in flight would gain costs registers of all.
     constexpr int kBatch = 4;
     for (int first = 0; first < p_.geometry.world(); first += kBatch) {
@@ -348,10 +363,9 @@ class Cta {
       for (int i = 0; i < kBatch; ++i) {
         const int r = first + i;
         if (r >= p_.geometry.world()) continue;
-        const char* const from = r == p_.rank
-                                     ? reinterpret_cast<const char*>(at(p_.part, row))
-                                     : inbox(p_.rank) + p_.geometry.part_offset(r, tile, row);
-        raw[i] = __ldcg(reinterpret_cast<const uint4*>(from) + v);
+        const char* const from = inbox(p_.rank) + p_.geometry.part_offset(r, row);
+        raw[i] = r == p_.rank ? __ldcg(at(p_.part, row) + v)
+                              : __ldcg(reinterpret_cast<const uint4*>(from) + (v - begin));
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
@@ -369,17 +383,15 @@ class Cta {
     for (int i = 0; i < 8; ++i) to.at[i] += other.at[i];
   }
 
-  // Stores a row of y, to peers too where `push`, and its norm where that is asked for; between
-  // the two, `stored`.
-  template <class Source, class Stored>
-  __device__ void finish(std::int64_t row, const Source& source, bool push, const Stored& stored) {
+  // Stores a row of y, and its norm where that is asked for.
+  template <class Source>
+  __device__ void finish(std::int64_t row, const Source& source) {
     uint4 held[kHeld] = {};
     float squares = 0;
     for (int v = first_, i = 0; v < p_.vectors; v += step_, ++i) {
       const Vector y = source(v);
       const uint4 packed = y.packed();
       at(p_.y, row)[v] = packed;
-      if (push) push_sum(row, v, packed);
 #pragma unroll
       for (int k = 0; k < kHeld; ++k) {
         if (k == i) held[k] = packed;
@@ -387,7 +399,6 @@ class Cta {
 #pragma unroll
       for (int k = 0; k < 8; ++k) squares = fmaf(y.at[k], y.at[k], squares);
     }
-    stored();
     if (p_.y_norm.base == nullptr) return;
     const float columns = 8.0F * static_cast<float>(p_.vectors);
     const float scale = rsqrtf(block_sum<kMaxThreads>(squares) / columns + p_.norm_eps);
@@ -408,13 +419,6 @@ class Cta {
       at(p_.y_norm, row)[v] = n.packed();
     }
     __syncthreads();  // block_sum's memory is free again
-  }
-
-  __device__ void push_sum(std::int64_t row, int v, const uint4& packed) const {
-    for (int peer = 0; peer < p_.geometry.world(); ++peer) {
-      if (!concerns(peer, -1)) continue;
-      reinterpret_cast<uint4*>(inbox(peer) + p_.geometry.sum_offset(row))[v] = packed;
-    }
   }
 
   const AllReduceParams& p_;

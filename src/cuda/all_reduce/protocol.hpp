@@ -33,8 +33,8 @@ inline constexpr int kPhases = 2;
 struct alignas(16) Packet {
   std::uint64_t words[2];
 };
-/// Of a half: 256 KiB of y from each of two ranks.
-inline constexpr int kLlPackets = 65536;
+/// Of a half: 1 MiB of y from each of two ranks.
+inline constexpr int kLlPackets = 262144;
 /// How far the second of two packets lies behind the first: a warp stores whole lines of each.
 inline constexpr int kLlApart = 32;
 
@@ -66,8 +66,8 @@ constexpr std::uint32_t ll_flag(std::uint32_t epoch) { return 2 * epoch + 1; }
 /// the flag that is waited for.
 constexpr bool clears_ll(std::uint32_t epoch) { return (epoch & 0x3FFFFFFE) == 0; }
 
-/// One-shot: every rank sends every row to every rank, and all add. Two-shot: a tile's owner adds
-/// and sends the sum, so that less travels, twice. One-shot LL: the first with flags in the data,
+/// One-shot: every rank sends every row to every rank, and all add. Two-shot: a rank adds its segment
+/// of every row and sends the sum, so that less travels, twice. One-shot LL: the first with flags in the data,
 /// so that twice as much travels, and no fence and signal follow it.
 enum class Form : std::int32_t { kOneShot = 0, kTwoShot = 1, kOneShotLl = 2 };
 
@@ -84,7 +84,7 @@ class Geometry {
         ll_room_(kLlPackets / world),
         tile_rows_((rows + kMaxTiles - 1) / kMaxTiles),
         tiles_(static_cast<int>((rows + tile_rows_ - 1) / tile_rows_)),
-        part_rows_(form == Form::kTwoShot ? (tiles_ + world - 1) / world * tile_rows_ : rows) {}
+        segment_(form == Form::kTwoShot ? (vectors_ + world - 1) / world : vectors_) {}
 
   [[nodiscard]] constexpr Form form() const { return form_; }
   [[nodiscard]] constexpr int world() const { return world_; }
@@ -94,17 +94,22 @@ class Geometry {
   [[nodiscard]] constexpr int vectors() const { return vectors_; }
   [[nodiscard]] constexpr std::int64_t tile_rows() const { return tile_rows_; }
   [[nodiscard]] constexpr int tiles() const { return tiles_; }
-  /// Two-shot: who adds the tile.
-  [[nodiscard]] constexpr int owner(int tile) const { return tile % world_; }
-  /// Where a sender's part of a row of a tile lies in the inbox of who adds it.
-  [[nodiscard]] constexpr std::int64_t part_offset(int sender, int tile, std::int64_t row) const {
-    const std::int64_t at =
-        form_ == Form::kTwoShot ? row + (tile / world_ - tile) * tile_rows_ : row;
-    return (sender * part_rows_ + at) * row_bytes_;
+  /// Vectors of a row that a rank adds: all, or two-shot its segment, which may be shorter or none
+  /// at the row's end.
+  [[nodiscard]] constexpr int segment() const { return segment_; }
+  [[nodiscard]] constexpr int segment_begin(int rank) const {
+    return form_ == Form::kTwoShot ? min(rank * segment_, vectors_) : 0;
+  }
+  [[nodiscard]] constexpr int segment_end(int rank) const {
+    return min(segment_begin(rank) + segment_, vectors_);
+  }
+  /// Where a sender's part of what this rank adds of a row lies in its inbox.
+  [[nodiscard]] constexpr std::int64_t part_offset(int sender, std::int64_t row) const {
+    return (sender * rows_ + row) * segment_ * 16;
   }
   /// Two-shot: where the sum of a row lies, behind all parts.
   [[nodiscard]] constexpr std::int64_t sum_offset(std::int64_t row) const {
-    return (world_ * part_rows_ + row) * row_bytes_;
+    return part_offset(world_, 0) + row * row_bytes_;
   }
   /// One-shot LL: where the first of the two packets of 16 bytes of a row lies in a half.
   [[nodiscard]] constexpr int ll_packet(int sender, int row, int vector) const {
@@ -120,6 +125,8 @@ class Geometry {
   }
 
  private:
+  static constexpr int min(int a, int b) { return a < b ? a : b; }
+
   Form form_ = Form::kOneShot;
   int world_ = 2;
   std::int64_t rows_ = 1;
@@ -128,7 +135,7 @@ class Geometry {
   int ll_room_ = kLlPackets / 2;  // packets that a sender has room for
   std::int64_t tile_rows_ = 1;
   int tiles_ = 1;
-  std::int64_t part_rows_ = 1;  // that a sender has room for
+  int segment_ = 1;
 };
 
 /// Of buffers with this many bytes: where a half begins. It depends on no plan, so that runs of
