@@ -80,13 +80,13 @@ class Cta {
   __device__ void two_shot() {
     if (!dead_) {
       for_tiles([&](int tile) {
-        for_rows(tile, [&](std::int64_t row) { push_segments(row); });
+        for_pairs(tile, [&](std::int64_t row, int rows) { push_segments(row, rows); });
         signal(kPart, tile);
       });
     }
     for_tiles([&](int tile) {
       wait(kPart, tile);
-      for_rows(tile, [&](std::int64_t row) { add_segment(row); });
+      for_pairs(tile, [&](std::int64_t row, int rows) { add_segments(row, rows); });
       if (!dead_) signal(kSum, tile);
     });
     for_tiles([&](int tile) {
@@ -143,6 +143,14 @@ class Cta {
   __device__ void for_rows(int tile, const Visit& visit) const {
     for (std::int64_t row = tile * p_.geometry.tile_rows(); row < end_of(tile); ++row) visit(row);
   }
+  // Two rows, or the last one: their loads take one latency.
+  template <class Visit>
+  __device__ void for_pairs(int tile, const Visit& visit) const {
+    const std::int64_t end = end_of(tile);
+    for (std::int64_t row = tile * p_.geometry.tile_rows(); row < end; row += 2) {
+      visit(row, row + 1 < end ? 2 : 1);
+    }
+  }
   template <class Visit>
   __device__ void for_ll_rows(const Visit& visit) const {
     const auto rows = static_cast<int>(p_.geometry.rows());
@@ -176,32 +184,41 @@ class Cta {
     }
   }
 
-  // Two-shot: each segment of a row to the rank that adds it.
-  __device__ void push_segments(std::int64_t row) const {
-    const std::int64_t offset = p_.geometry.part_offset(p_.rank, row);
+  // Two-shot: each segment of one or two rows to the rank that adds it.
+  __device__ void push_segments(std::int64_t row, int rows) const {
     const int segment = p_.geometry.segment();
     for (int v = first_; v < p_.vectors; v += kHeld * step_) {
-      uint4 held[kHeld];
-      load_part(at(p_.part, row), v, held);
+      uint4 held[2][kHeld];
 #pragma unroll
-      for (int i = 0; i < kHeld; ++i) {
-        const int w = v + i * step_;
-        const int owner = w / segment;
-        if (w >= p_.vectors || owner == p_.rank) continue;
-        reinterpret_cast<uint4*>(inbox(owner) + offset)[w - owner * segment] = held[i];
+      for (int r = 0; r < 2; ++r) {
+        if (r < rows) load_part(at(p_.part, row + r), v, held[r]);
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const std::int64_t offset = p_.geometry.part_offset(p_.rank, row + r);
+#pragma unroll
+        for (int i = 0; i < kHeld; ++i) {
+          const int w = v + i * step_;
+          const int owner = w / segment;
+          if (r >= rows || w >= p_.vectors || owner == p_.rank) continue;
+          reinterpret_cast<uint4*>(inbox(owner) + offset)[w - owner * segment] = held[r][i];
+        }
       }
     }
   }
 
-  // Two-shot: this rank's segment of a row, to all ranks and itself.
-  __device__ void add_segment(std::int64_t row) const {
+  // Two-shot: this rank's segment of one or two rows, to all ranks and itself.
+  __device__ void add_segments(std::int64_t row, int rows) const {
     const Geometry& g = p_.geometry;
-    const int end = g.segment_end(p_.rank);
-    for (int v = g.segment_begin(p_.rank) + first_; v < end; v += step_) {
-      const uint4 packed = sum(row, v).packed();
+    const int begin = g.segment_begin(p_.rank);
+    const int length = g.segment_end(p_.rank) - begin;
+    for (int i = first_; i < rows * length; i += step_) {
+      const int second = i >= length ? 1 : 0;
+      const int v = begin + i - second * length;
+      const uint4 packed = sum(row + second, v).packed();
       for (int rank = 0; rank < g.world(); ++rank) {
         if (dead_ && rank != p_.rank) continue;
-        reinterpret_cast<uint4*>(inbox(rank) + g.sum_offset(row))[v] = packed;
+        reinterpret_cast<uint4*>(inbox(rank) + g.sum_offset(row + second))[v] = packed;
       }
     }
   }

@@ -21,8 +21,9 @@
 
 namespace sluice::cuda::all_reduce {
 
-/// Signals that a rank has of each other, a phase: a tile is as many rows as M needs for that.
-inline constexpr int kMaxTiles = 256;
+/// Signals that a rank has of each other, a phase: a tile is as many rows as M needs for that. No more
+/// than CTAs run at once on Hopper: another tile would wait for the fence behind the first.
+inline constexpr int kMaxTiles = 128;
 
 /// Which sums a tile's signal speaks of.
 enum Phase : int { kPart = 0, kSum = 1 };
@@ -47,7 +48,7 @@ struct PeerHeader {
   std::uint32_t ll_epoch;  ///< of the last run of one_shot_ll
   std::uint32_t unused[1018];
   std::uint64_t signals[kPhases][kMaxRanks][kMaxTiles];  ///< [phase][sender][tile]: an epoch
-  std::uint32_t room[7168];
+  std::uint32_t room[11264];
   Packet ll[2][kLlPackets];  ///< [half]: a sender's are together
 };
 static_assert(sizeof(PeerHeader) == kPeerHeaderBytes);
