@@ -196,6 +196,8 @@ by training_run 200 real_model.py training
 by generate 590 hf_generate.py --seconds 450
 by vllm_decode 590 vllm_decode.py --seconds 450
 by sglang_decode 590 sglang_decode.py --seconds 450
+step python.counters 300 python3 -B "$root/bench/counters.py" "$build" "$out/counters.json" \
+  --file "$root/bench/problems/counters.txt"
 for list in gate_up_rivals training_rivals gate_mul_forms; do
   by "$list" 590 gpu_rivals.py "$build" --file "$root/bench/problems/$list.txt" --limit 540 --json
 done

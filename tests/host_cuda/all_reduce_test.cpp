@@ -277,8 +277,9 @@ std::vector<Do> program(Form form, Fault fault) {
   } else if (form == Form::kOneShot) {
     out = {Do::kPush, Do::kSignal, Do::kWait, Do::kLoad, Do::kLoadAgain, Do::kEnd};
   } else {
-    out = {Do::kPush,      Do::kSignal,  Do::kWait,    Do::kLoad,         Do::kLoadAgain, Do::kPushSum,
-           Do::kSignalSum, Do::kWaitSum, Do::kLoadSum, Do::kLoadSumAgain, Do::kEnd};
+    out = {Do::kPush,      Do::kSignal,       Do::kWait,      Do::kLoad,
+           Do::kLoadAgain, Do::kPushSum,      Do::kSignalSum, Do::kWaitSum,
+           Do::kLoadSum,   Do::kLoadSumAgain, Do::kEnd};
   }
   for (std::size_t i = 0; i + 1 < out.size(); ++i) {
     if (fault == Fault::kSignalFirst && (out[i] == Do::kPush || out[i] == Do::kPushSum)) {

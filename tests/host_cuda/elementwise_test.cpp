@@ -186,8 +186,8 @@ TEST(Elementwise, GoldenGrids) {
 // One row of whole chunks, a thread each, and nothing else: the kernel without tails and loops.
 TEST(Elementwise, WholeChunks) {
   const auto whole = [](Walk walk, std::int64_t rows, std::int64_t cols, std::uintptr_t addresses) {
-    return cuda::elementwise::grid_of({walk}, {.rows = rows, .cols = cols, .elems = 8, .grad = false},
-                                      addresses)
+    return cuda::elementwise::grid_of(
+               {walk}, {.rows = rows, .cols = cols, .elems = 8, .grad = false}, addresses)
         .whole;
   };
   EXPECT_TRUE(whole(Walk::kTiled, 1, std::int64_t{8192} * 14336, kAligned));

@@ -113,7 +113,8 @@ TEST(CudaSm90, HasRoomForACopyOfXWhereItMakesOne) {
 TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
   // At 384 tokens, and one loop order more: a row of tiles after the other.
   const std::size_t gated =
-      1 + cuda::sm90::gemm::ranked({384, 2 * 14336, 4096, GemmKind::kGateUp, gpu::kH200SmCount}, {});
+      1 +
+      cuda::sm90::gemm::ranked({384, 2 * 14336, 4096, GemmKind::kGateUp, gpu::kH200SmCount}, {});
   const std::size_t plain =
       1 + cuda::sm90::gemm::ranked({384, 4096, 14336, GemmKind::kDown, gpu::kH200SmCount}, {});
   const std::size_t grads = cuda::sm90::gemm::tilings(GemmKind::kGateUpGrad).size();

@@ -71,9 +71,7 @@ class Cta {
     }
     for_tiles([&](int tile) {
       wait(kPart, tile);
-      for_rows(tile, [&](std::int64_t row) {
-        finish(row, [&](int v) { return sum(row, v); });
-      });
+      for_rows(tile, [&](std::int64_t row) { finish(row, [&](int v) { return sum(row, v); }); });
     });
   }
 
@@ -109,9 +107,7 @@ class Cta {
       own->tickets = 0;
       own->ll_epoch = ll_epoch_;
     }
-    for_ll_rows([&](int row) {
-      finish(row, [&](int v) { return sum_ll(row, v); });
-    });
+    for_ll_rows([&](int row) { finish(row, [&](int v) { return sum_ll(row, v); }); });
   }
 
   // The last CTA to end makes the header that of the next run.

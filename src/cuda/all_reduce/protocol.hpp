@@ -21,8 +21,8 @@
 
 namespace sluice::cuda::all_reduce {
 
-/// Signals that a rank has of each other, a phase: a tile is as many rows as M needs for that. No more
-/// than CTAs run at once on Hopper: another tile would wait for the fence behind the first.
+/// Signals that a rank has of each other, a phase: a tile is as many rows as M needs for that. No
+/// more than CTAs run at once on Hopper: another tile would wait for the fence behind the first.
 inline constexpr int kMaxTiles = 128;
 
 /// Which sums a tile's signal speaks of.
@@ -67,9 +67,9 @@ constexpr std::uint32_t ll_flag(std::uint32_t epoch) { return 2 * epoch + 1; }
 /// the flag that is waited for.
 constexpr bool clears_ll(std::uint32_t epoch) { return (epoch & 0x3FFFFFFE) == 0; }
 
-/// One-shot: every rank sends every row to every rank, and all add. Two-shot: a rank adds its segment
-/// of every row and sends the sum, so that less travels, twice. One-shot LL: the first with flags in the data,
-/// so that twice as much travels, and no fence and signal follow it.
+/// One-shot: every rank sends every row to every rank, and all add. Two-shot: a rank adds its
+/// segment of every row and sends the sum, so that less travels, twice. One-shot LL: the first with
+/// flags in the data, so that twice as much travels, and no fence and signal follow it.
 enum class Form : std::int32_t { kOneShot = 0, kTwoShot = 1, kOneShotLl = 2 };
 
 /// How M rows are cut, and what a half of the inbox holds.

@@ -48,14 +48,16 @@ std::int64_t sent_bytes(const Geometry& g) {
 }
 
 // Estimates from two and four H200s (bench/results/{h200x2,h200x4}/all_reduce.json): what the hops
-// take without bytes, and bytes that leave a GPU in a microsecond, of NVLink's 450 GB/s a direction.
+// take without bytes, and bytes that leave a GPU in a microsecond, of NVLink's 450 GB/s a
+// direction.
 double estimated_us(const Geometry& g) {
   const auto bytes = static_cast<double>(sent_bytes(g));
   if (g.form() == Form::kOneShot) return 6.5 + bytes / 210e3;
   if (g.form() == Form::kTwoShot) return 9 + bytes / 250e3;
   // A CTA's second row waits for its first.
   constexpr int kCtas = 132;
-  const auto ctas = g.rows() * ((g.vectors() + all_reduce::kCutThreads - 1) / all_reduce::kCutThreads);
+  const auto ctas =
+      g.rows() * ((g.vectors() + all_reduce::kCutThreads - 1) / all_reduce::kCutThreads);
   return 3 + bytes / 400e3 + 2.5 * static_cast<double>((ctas - 1) / kCtas);
 }
 

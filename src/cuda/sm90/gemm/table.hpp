@@ -290,8 +290,9 @@ inline constexpr int kPassTokens = 16;
 /// there are.
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept;
 
-/// Of gate_up and down: the table's first tiling with the loop orders that the table lacks, a row of
-/// tiles after the other, and a column after the other. Returns how many differ from what it has.
+/// Of gate_up and down: the table's first tiling with the loop orders that the table lacks, a row
+/// of tiles after the other, and a column after the other. Returns how many differ from what it
+/// has.
 std::size_t loop_orders(const GemmShape& shape, std::span<Tiling, 2> out) noexcept;
 
 /// The first of what ranked() gives.
