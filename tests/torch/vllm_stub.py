@@ -163,7 +163,7 @@ def stub() -> dict[str, types.ModuleType]:
     made = [
         module("", envs=envs), envs,
         module(".platforms", current_platform=Platform()),
-        module(".distributed", tensor_model_parallel_all_reduce=all_reduce),
+        module(".distributed", tensor_model_parallel_all_reduce=all_reduce, get_tp_group=lambda: None),
         module(".model_executor"), module(".model_executor.layers"), module(models),
         module(".model_executor.layers.activation", SiluAndMul=SiluAndMul, GeluAndMul=GeluAndMul),
         module(".model_executor.layers.layernorm", RMSNorm=RMSNorm),

@@ -36,6 +36,7 @@ from torch.nn import functional
 
 from sluice import proof, torch_operators
 from sluice.gate import ACTIVATIONS, Gate
+from sluice.serving import alike
 
 STEPS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096,
          8192, 16384, 32768)  # fmt: skip
@@ -52,12 +53,13 @@ Way = Callable[..., Any]
 
 _log = logging.getLogger("sluice")
 _mode = "auto"
+_group: Callable[[], alike.Group] | None = None  # asked when something is timed: engines make it late
 
 
-def configure(mode: str, log: logging.Logger) -> None:
-    """``auto`` or ``force``, and the logger of the engine in this process."""
-    global _mode, _log
-    _mode, _log = mode, log
+def configure(mode: str, log: logging.Logger, group: Callable[[], alike.Group] | None = None) -> None:
+    """``auto`` or ``force``, the logger of the engine in this process, and its tensor-parallel group."""
+    global _mode, _log, _group
+    _mode, _log, _group = mode, log, group
 
 
 # --- the three ways
@@ -166,8 +168,9 @@ class Choice:
     us: dict[str, list[float]] = field(default_factory=dict)
 
     def measure(self, rows: Tensor, ways: dict[str, Callable[[int], Any]]) -> None:
-        """Times the steps that are not known up to the rows at hand, and the last one whole."""
-        m = rows.shape[0]
+        """Times the steps that are not known up to the rows at hand, and the last one whole; on several
+        ranks all take the slowest one's times."""
+        m, known = rows.shape[0], len(self.steps)
         for step in [step for step in STEPS if step < m] + [m]:
             if self.steps and step <= self.steps[-1]:
                 continue
@@ -184,6 +187,10 @@ class Choice:
             for name in ways:
                 self.us.setdefault(name, []).append(min(t.get(name, math.inf) for t in times))
             self.steps.append(step)
+        if group := alike.group_of(_group):
+            new = {name: us[known:] for name, us in self.us.items()}
+            for name, us in alike.slowest(group, self.name, self.steps[known:], new, _log).items():
+                self.us[name][known:] = us
         _log.info("Sluice: %s", self)
 
     def fastest(self, m: int) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 import logging
 from types import ModuleType
+from typing import Any
 
 from sluice.serving import Plugin, Unavailable
 
@@ -30,6 +31,12 @@ MODELS = ("sglang.srt.models.",)
 def _serve(module: ModuleType) -> None:
     # Imported with the first model, since not every process of SGLang has one.
     importlib.import_module("sluice.sglang.classes").serve(module)
+
+
+def _tp_group() -> Any:
+    from sglang.srt.distributed import get_tp_group
+
+    return get_tp_group()
 
 
 def _start(wanted: str) -> None:
@@ -44,7 +51,7 @@ def _start(wanted: str) -> None:
     from sluice.serving.layers import OnImport
 
     PLUGIN.serves_linears()  # or it is no word for it
-    operators.configure(wanted, PLUGIN.log)
+    operators.configure(wanted, PLUGIN.log, _tp_group)
     operators.load()
     OnImport(MODELS, _serve, PLUGIN.log)
 

@@ -30,6 +30,7 @@ OPERATORS_REVISION = 5  # of schemas and traced code: compiled graphs of another
 
 def _start(wanted: str) -> str:
     from vllm import envs
+    from vllm.distributed import get_tp_group
     from vllm.platforms import current_platform
 
     if not (current_platform.is_cuda() and current_platform.has_device_capability(80)):
@@ -41,7 +42,7 @@ def _start(wanted: str) -> str:
     from sluice.vllm import classes
 
     linears = PLUGIN.serves_linears()
-    operators.configure(wanted, PLUGIN.log)
+    operators.configure(wanted, PLUGIN.log, get_tp_group)
     classes.patch(linears)
     # vLLM keys its compiled graphs by the model's own source and by these.
     tag = f"{capi.version()} {wanted} {OPERATORS_REVISION}" + " linears" * linears
