@@ -3,11 +3,14 @@
 // proved to be the one that ran; gate_up_grad's bits repeat whatever the tiling.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "gpu.hpp"
+#include "math/float_types.hpp"
 
 namespace sluice {
 namespace {
@@ -247,6 +250,55 @@ TEST(GpuTraining, GateUpSavesGAndU) {
           << config;
     }
   }
+}
+
+// One weight as gate and up: no tensor map leads from it to itself, and gate_up takes another
+// kernel.
+TEST(GpuTraining, OneWeightAsGateAndUp) {
+  if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs Hopper";
+  for (const std::string text : {"5x512x1024:gate_up", "33x512x1024:mlp",
+                                 "300x512x1024:gate_up:bias", "300x512x1024:mlp:fp16"}) {
+    SCOPED_TRACE(text);
+    const Case c = harness::parse_case(text).value();
+    auto set = std::move(OperandSet::make(c, gpu::rig()).value());
+    auto copy = std::move(OperandSet::make(c, gpu::rig()).value());  // the same numbers elsewhere
+    for (const char* const variant : {"cuda.sm90_decode", "cuda.sm90"}) {
+      if (c.problem.m > 64 && std::string(variant) == "cuda.sm90_decode") continue;
+      for (const std::string& config : config_names(variant, c.problem, gpu::rig().device())) {
+        if (config.find("gate_up=lt") != std::string::npos) continue;
+        Operands operands = set->operands();
+        operands.w_up = copy->operands().w_gate;
+        const auto want = outputs_of(c.problem, operands, *set, variant, config.c_str());
+        operands.w_up = operands.w_gate;
+        const auto got = outputs_of(c.problem, operands, *set, variant, config.c_str());
+        ASSERT_EQ(want.size(), got.size());
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          const DType dtype = set->spec(set->outputs()[i]).dtype;
+          for (std::size_t at = 0; at + 1 < want[i].size(); at += 2) {
+            const double a = math::load(want[i].data() + at, dtype);
+            const double b = math::load(got[i].data() + at, dtype);
+            ASSERT_LE(std::abs(a - b), 0.02 * std::max(1.0, std::abs(a)))
+                << config << ", " << at / 2;
+          }
+        }
+      }
+    }
+  }
+  // g and u are not saved there.
+  const Case c = harness::parse_case("300x512x1024:gate_up:save").value();
+  auto set = std::move(OperandSet::make(c, gpu::rig()).value());
+  Operands operands = set->operands();
+  operands.w_up = operands.w_gate;
+  Options options;
+  options.variant = "cuda.sm90";
+  options.config = "gate_up=pp128x192c2g8";
+  const auto made = plan(c.problem, gpu::rig().device(), options);
+  ASSERT_OK(made);
+  const Status status = run(*made, operands, {}, gpu::rig().stream());
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(std::string(status.error().message).find("does not store g and u"), std::string::npos)
+      << status.error().message;
 }
 
 // How the weights lie shows in no bit of h, g and u, by every tiling: rows one by one, and in

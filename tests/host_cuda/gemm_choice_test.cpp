@@ -3,13 +3,16 @@
 // its steps: on any CPU.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "choice.hpp"
+#include "cuda/kernel_rows.hpp"
 #include "cuda/sm90/gemm/table.hpp"
 #include "fake_devices.hpp"
 #include "sluice/plan.hpp"
@@ -141,6 +144,39 @@ TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
       EXPECT_EQ(forced->config_name(), name);
     }
   }
+}
+
+// What is said of gate and up that no tensor map leads between, before anything is launched.
+TEST(CudaSm90, WeightsOutOfReachAreNotSaved) {
+  const Problem problem = problem_of("300x512x1024:gate_up:save");
+  const Device device = h200();
+  std::array<KernelConfig, 1> config;
+  ASSERT_GT(cuda::kSm90Gemm.configs(problem, device, config), 0U);
+  const auto at = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };
+  const auto message = [&](std::uintptr_t w_gate, std::uintptr_t w_up) {
+    Operands o;
+    o.x = at(1U << 20), o.h = at(2U << 20), o.g = at(4U << 20), o.u = at(6U << 20);
+    o.w_gate = at(w_gate), o.w_up = at(w_up);
+    const Status status = cuda::kSm90Gemm.launch({.kernel = &cuda::kSm90Gemm,
+                                                  .problem = problem,
+                                                  .operands = o,
+                                                  .device = device,
+                                                  .config = config[0]},
+                                                 nullptr);
+    return std::string(status ? "ok" : status.error().message);
+  };
+  constexpr std::uintptr_t kHere = std::uintptr_t{1} << 30;
+  constexpr std::uintptr_t kFar = std::uintptr_t{1} << 40;
+  for (const std::uintptr_t w_up : {kHere, kHere + kFar, kHere + 3 * kFar}) {
+    for (const std::string& text : {message(kHere, w_up), message(w_up, kHere)}) {
+      EXPECT_EQ(
+          text,
+          "w_gate and w_up: are one, or 2^40 bytes apart; cuda.sm80_gemm, which serves those, "
+          "does not store g and u");
+    }
+  }
+  const std::string near = message(kHere, kHere + kFar - 4096);
+  EXPECT_EQ(near.find("apart"), std::string::npos) << near;
 }
 
 TEST(CudaSm90, SaysWhyItRefuses) {

@@ -11,6 +11,7 @@
 #include "cuda/refusals.hpp"
 #include "cuda/sm90/decode/params.hpp"
 #include "cuda/sm90/decode/schedule.hpp"
+#include "cuda/sm90/out_of_reach.hpp"
 #include "cuda/sm90/refusals.hpp"
 #include "cuda/sm90/tensor_maps.hpp"
 #include "math/gate.hpp"
@@ -120,6 +121,7 @@ class Launcher {
   Launcher(const Step& step) : step_(step), p_(step.problem) {}  // NOLINT: a local
 
   Status gate_up(const Step* next) {
+    if (tiling_.boxes && !sm90::pairs_in_reach(step_)) return sm90::gate_up_out_of_reach(step_);
     SLUICE_TRY(set_input(Operand::kX, params_.x, params_.x_map));
     params_.w_gate = rows_of(step_, Operand::kWGate);
     params_.w_up = rows_of(step_, Operand::kWUp);

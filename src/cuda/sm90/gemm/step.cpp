@@ -11,6 +11,7 @@
 #include "cuda/kernel_rows.hpp"
 #include "cuda/refusals.hpp"
 #include "cuda/sm90/gemm/products.hpp"
+#include "cuda/sm90/out_of_reach.hpp"
 #include "cuda/sm90/refusals.hpp"
 
 namespace sluice::cuda {
@@ -181,6 +182,8 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
   const auto tiling = detail::config_as<Tiling>(step.config);
   switch (step.problem.op) {
     case Op::kGateUp:
+      if (!sm90::pairs_in_reach(step)) return sm90::gate_up_out_of_reach(step);
+      [[fallthrough]];
     case Op::kDown:
       return copies(step, tiling) ? forward_from_copy(step, tiling) : forward(step, tiling);
     case Op::kGateUpGrad:

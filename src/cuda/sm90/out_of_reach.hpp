@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// gate_up where no tensor map leads from w_gate to w_up: one weight as both, or weights 2^40 bytes
+// apart, as they lie once something has reserved addresses (Torch's symmetric memory does). Only
+// run() sees pointers, so the plan knows nothing of it.
+#pragma once
+
+#include "core/kernel.hpp"
+#include "sluice/status.hpp"
+
+namespace sluice::cuda::sm90 {
+
+/// Whether a map leads from one to the other.
+[[nodiscard]] bool pairs_in_reach(const detail::Step& step) noexcept;
+
+/// The step by cuda.sm80_gemm, which follows two pointers and needs no scratch. Errors:
+/// kUnsupported where that has no such gate_up: with g and u saved, or with the norm inside.
+Status gate_up_out_of_reach(const detail::Step& step) noexcept;
+
+}  // namespace sluice::cuda::sm90
