@@ -42,7 +42,7 @@ from torch.distributed import distributed_c10d
 _ops = torch.ops.sluice
 _WORLDS = (2, 4, 8)
 _TYPES = (torch.bfloat16, torch.float16)
-_LEAST_BYTES = 4 << 20
+_LEAST_BYTES = 16 << 20
 _MOST_BYTES = 256 << 20  # outgrown buffers stay; above, the links' bandwidth counts, and Torch's has it
 _log = logging.getLogger("sluice")
 
