@@ -25,7 +25,7 @@ from typing import Any
 
 from sluice import results
 
-# One pass of the profiler reads them all, so that no kernel is run twice.
+# One pass of the profiler has to read them all: a kernel that runs again finds its weights in L2.
 METRICS = {
     "dram_read_bytes": "dram__bytes_read.sum",
     "dram_written_bytes": "dram__bytes_write.sum",
@@ -36,19 +36,24 @@ METRICS = {
     "dram_share": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "ns": "gpu__time_duration.sum",
 }
+PASSES = "profiler__replayer_passes"
 SUMS = ("dram_read_bytes", "dram_written_bytes", "l2_bytes")
 PERCENT = ("occupancy", "dram_share")
 # The profiler gives some names whole, others without their namespace.
 OWN = re.compile(r"\b(sm90|sm80|elementwise)::|^(void )?(gemm|split_k|stream_k|decode|gate_\w+chunks)\b")
-KERNELS = "gemm|gate|decode|split_k|stream_k|nvjet|cutlass|tiled"  # and not those that fill and flush
+KERNELS = "gemm|gate|decode|split_k|stream_k|nvjet|cutlass|splitK|tiled|one_row"  # and not those that fill and flush
 LAUNCHES = 24  # that are profiled where there is no baseline, which tries several answers first
 NO_BASELINE = "cublaslt_chain"  # which gate_up, down and gate_mul have not
 
 
 def launches(text: str) -> list[tuple[str, dict[str, float]]]:
     """Of `ncu --csv --page raw`: name and grid, and the counters of each launch, in order."""
+    if '"ID"' not in text:
+        raise SystemExit(f"counters: the profiler gives none: {text[-400:]}")
     rows = list(csv.reader(io.StringIO(text[text.index('"ID"') :])))
     columns = {name: i for i, name in enumerate(rows[0])}
+    if {row[columns[PASSES]] for row in rows[2:]} - {"1"}:
+        raise SystemExit("counters: the profiler wants several passes for these counters")
     return [
         (
             f"{row[columns['Kernel Name']]} {row[columns['Grid Size']]}",
@@ -100,7 +105,7 @@ def main() -> None:
     profiler: tuple[str, ...] = (
         "ncu", "--clock-control", "none", "--cache-control", "none", "--csv", "--page", "raw",
         "--kernel-name", f"regex:.*({KERNELS}).*",
-        "--metrics", ",".join(METRICS.values()),
+        "--print-units", "base", "--metrics", ",".join(METRICS.values()),
     )  # fmt: skip
     meta: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []

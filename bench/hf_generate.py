@@ -58,7 +58,7 @@ class Engine:
         key = batch, -(-(prompt + tokens) // LENGTHS) * LENGTHS
         if key not in self.caches:
             self.caches[key] = StaticCache(self.model.config, max_cache_len=key[1])
-            self.timed(self.caches[key], batch, COMPILED, prompt)
+            self.timed(self.caches[key], batch, min(COMPILED, key[1] - prompt), prompt)
         return self.timed(self.caches[key], batch, tokens, prompt, **more)
 
     def timed(self, cache: Any, batch: int, tokens: int, prompt: int, **more: Any) -> tuple[float, Any]:

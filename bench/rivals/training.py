@@ -157,7 +157,7 @@ def liger_mlp() -> Callable[..., torch.Tensor] | None:
     except ImportError as error:
         print("liger-kernel:", error, file=sys.stderr)
         return None
-    return lambda x, *weights: LigerMLPFunction.apply(x[None], *weights)[0]  # a batch of one
+    return lambda x, *weights: LigerMLPFunction.apply(x[None], *weights).squeeze(0)  # a batch of one
 
 
 def eager(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:

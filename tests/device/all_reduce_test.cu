@@ -432,6 +432,7 @@ void expect_shapes(const Group& group) {
     expect_right(group, {.m = 1, .d = 8192, .h = 64, .residual = true, .form = form});
     expect_right(group, {.m = 1, .d = 8192, .h = 64, .bias = true, .norm = true, .form = form});
     expect_right(group, {.m = 2, .d = 9224, .h = 64, .norm = true, .form = form});
+    expect_right(group, {.m = 3, .d = 24, .form = form});  // fewer vectors than four ranks
     expect_right(group, {.m = 300, .d = 136, .h = 64, .norm = true, .form = form});
     expect_right(group, {.op = Op::kMlp,
                          .m = 5,

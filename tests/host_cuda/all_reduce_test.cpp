@@ -417,7 +417,7 @@ TEST(AllReduceModel, FindsPlantedFaults) {
       EXPECT_NE(explore(forms, fault, &states), "ok") << static_cast<int>(fault);
     }
   }
-  // Two-shot alone would do with one buffer: a tile's owner has read what it sent the sum of.
+  // Two-shot alone would do with one buffer: a rank has read all parts before it sends their sum.
   for (const std::size_t i : {0U, 2U, 3U}) {
     EXPECT_NE(explore(kSequences.at(i), Fault::kOneBuffer, &states).find("reads a tile of epoch"),
               std::string::npos)

@@ -140,7 +140,7 @@ TEST(GemmConfig, LoopOrdersAreByRowsAndByColumns) {
   EXPECT_EQ(orders(256), "");  // one row of tiles
   EXPECT_EQ(orders(257), "pp128x192c2g1 ");
   EXPECT_EQ(orders(2048), "pp128x192c2g1 ");
-  EXPECT_EQ(orders(2049), "pp128x192c2g1 pp128x192c2g9 ");
+  EXPECT_EQ(orders(2049), "pp128x192c2g1 pp128x192c2g0 ");
 }
 
 TEST(GemmConfig, RanksEveryTilingOnceCheapestFirst) {

@@ -14,17 +14,17 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import counters
 
 
-def table(rows: list[tuple[str, int, int]]) -> str:
+def table(rows: list[tuple[str, int, int]], passes: int = 1) -> str:
     """As `ncu --csv --page raw` prints it behind the program's own lines: kernel, bytes read and ns of each."""
     out = io.StringIO()
     writer = csv.writer(out, quoting=csv.QUOTE_ALL)
-    writer.writerow(["ID", "Kernel Name", "Grid Size", *counters.METRICS.values()])
-    writer.writerow(["", "", "", *("byte" for _ in counters.METRICS)])
+    writer.writerow(["ID", "Kernel Name", "Grid Size", counters.PASSES, *counters.METRICS.values()])
+    writer.writerow(["", "", "", "", *("byte" for _ in counters.METRICS)])
     for i, (name, read, ns) in enumerate(rows):
         values = {key: "1" for key in counters.METRICS} | {
             "dram_read_bytes": f"{read:,}", "ns": str(ns), "registers": str(100 + i), "occupancy": "50.00",
         }  # fmt: skip
-        writer.writerow([i, name, "(132, 1, 1)", *values.values()])
+        writer.writerow([i, name, "(132, 1, 1)", passes, *values.values()])
     return "==PROF== Connected\nop  model  M\n" + out.getvalue()
 
 
@@ -54,6 +54,14 @@ class Counters(unittest.TestCase):
             self.assertTrue(counters.OWN.search(name), name)
         for name in (self.THEIRS, self.GATE, "tiled (14, 1024, 1)", "void cutlass::gemm_kernel"):
             self.assertFalse(counters.OWN.search(name), name)
+
+    def test_several_passes_are_an_error(self) -> None:
+        with self.assertRaisesRegex(SystemExit, "several passes"):
+            counters.launches(table([(self.OWN, 1000, 5)], passes=2))
+
+    def test_no_table_is_an_error(self) -> None:
+        with self.assertRaisesRegex(SystemExit, "ERR_NVGPUCTRPERM"):
+            counters.launches("==ERROR== ERR_NVGPUCTRPERM")
 
     def test_no_kernel_is_an_error(self) -> None:
         with self.assertRaisesRegex(SystemExit, "saw no kernel"):

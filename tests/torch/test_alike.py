@@ -50,18 +50,19 @@ def check_choices(rank: int) -> None:
 def check_quarrels(rank: int) -> None:
     case = unittest.TestCase()
     operators.configure("auto", LOG, lambda: group_of(rank))
-    with case.assertLogs(LOG, "WARNING") as logs:
-        choice = measured(rank, 16 + 16 * rank)
-    assert "other token counts" in logs.output[0], logs.output
-    assert choice.us["sluice"] == [TIMES[rank]["sluice"]] * len(choice.steps)
-    dist.barrier()
-    if rank == 0:  # the other one is silent
-        with (
-            mock.patch.object(alike, "PATIENCE", datetime.timedelta(seconds=0.5)),
-            case.assertLogs(LOG, "WARNING") as logs,
-        ):
-            assert measured(rank, 16, "lonely").fastest(1) == "sluice"
-        assert "has told no times" in logs.output[0], logs.output
+    with mock.patch.object(alike, "PATIENCE", datetime.timedelta(seconds=0.5)):
+        with case.assertLogs(LOG, "WARNING") as logs:
+            choice = measured(rank, 16 + 16 * rank)
+        assert "no times of these token counts" in logs.output[0], logs.output
+        assert choice.us["sluice"] == [TIMES[rank]["sluice"]] * len(choice.steps)
+        # The other one comes when this one waits no longer: it finds all times, and chooses alone too.
+        for late in range(WORLD):
+            dist.barrier()
+            if rank == late:
+                with case.assertLogs(LOG, "WARNING") as logs:
+                    choice = measured(rank, 16, "late")
+                assert "each chooses by its own" in logs.output[0], logs.output
+                assert choice.us["sluice"] == [TIMES[rank]["sluice"]] * len(choice.steps)
     dist.barrier()
 
 

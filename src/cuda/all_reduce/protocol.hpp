@@ -21,8 +21,9 @@
 
 namespace sluice::cuda::all_reduce {
 
-/// Signals that a rank has of each other, a phase: a tile is as many rows as M needs for that. No
-/// more than CTAs run at once on Hopper: another tile would wait for the fence behind the first.
+/// Signals that a rank has of each other, a phase: a tile is as many rows as M needs for that. At
+/// most an H200's SMs, a CTA each: a second tile of a CTA would wait for the fence behind its
+/// first.
 inline constexpr int kMaxTiles = 128;
 
 /// Which sums a tile's signal speaks of.

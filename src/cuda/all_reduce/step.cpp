@@ -47,18 +47,23 @@ std::int64_t sent_bytes(const Geometry& g) {
   return g.form() == Form::kTwoShot ? 2 * bytes / g.world() : 2 * bytes;
 }
 
+// Of one_shot_ll, the CTAs that share a row; the sum of its squares is one CTA's.
+int cuts_of(const Problem& p, const Geometry& g) {
+  constexpr int kCut = all_reduce::kCutThreads;
+  return p.reduce.norm.enabled ? 1 : (g.vectors() + kCut - 1) / kCut;
+}
+
 // Estimates from two and four H200s (bench/results/{h200x2,h200x4}/all_reduce.json): what the hops
 // take without bytes, and bytes that leave a GPU in a microsecond, of NVLink's 450 GB/s a
 // direction.
-double estimated_us(const Geometry& g) {
+double estimated_us(const Problem& p, const Geometry& g) {
   const auto bytes = static_cast<double>(sent_bytes(g));
   if (g.form() == Form::kOneShot) return 6.5 + bytes / 210e3;
   if (g.form() == Form::kTwoShot) return 9 + bytes / 250e3;
   // A CTA's second row waits for its first.
   constexpr int kCtas = 132;
-  const auto ctas =
-      g.rows() * ((g.vectors() + all_reduce::kCutThreads - 1) / all_reduce::kCutThreads);
-  return 3 + bytes / 400e3 + 2.5 * static_cast<double>((ctas - 1) / kCtas);
+  const std::int64_t waits = (g.rows() * cuts_of(p, g) - 1) / kCtas;
+  return 3 + bytes / 400e3 + 2.5 * static_cast<double>(waits);
 }
 
 std::size_t configs(const Problem& p, const Device&, std::span<KernelConfig> out) noexcept {
@@ -66,7 +71,7 @@ std::size_t configs(const Problem& p, const Device&, std::span<KernelConfig> out
   const auto offered =
       std::span<Form>(forms).subspan(geometry_of(p, Form::kOneShotLl).fits_ll() ? 0 : 1);
   std::sort(offered.begin(), offered.end(), [&](Form a, Form b) {
-    return estimated_us(geometry_of(p, a)) < estimated_us(geometry_of(p, b));
+    return estimated_us(p, geometry_of(p, a)) < estimated_us(p, geometry_of(p, b));
   });
   return detail::offer(std::span<const Form>(offered), out);
 }
@@ -82,11 +87,8 @@ void name_config(const KernelConfig& config, std::span<char> out) noexcept {
 Grid grid_of(const Problem& p, const Geometry& g, const Device& device, bool share_device) {
   const int share = std::max(device.sm_count / (share_device ? 4 * g.world() : 1), 1);
   if (g.form() != Form::kOneShotLl) return {std::min(share, g.tiles()), 1};
-  // The sum of a row's squares is one CTA's.
-  constexpr int kCut = all_reduce::kCutThreads;
-  const auto cuts = p.reduce.norm.enabled ? 1 : (g.vectors() + kCut - 1) / kCut;
   Grid grid;
-  grid.cuts = static_cast<int>(std::min<std::int64_t>(cuts, share));
+  grid.cuts = std::min(cuts_of(p, g), share);
   grid.ctas = static_cast<int>(std::min<std::int64_t>(g.rows(), share / grid.cuts));
   return grid;
 }
@@ -134,7 +136,7 @@ std::string describe(const StepView& s) {
                 "%.1f us",
                 s.problem.reduce.rank, g.world(), g.tiles(), ll{g.tile_rows()},
                 grid.ctas * grid.cuts, ll{sent_bytes(g)}, two ? 2 : 1, two ? "s" : "",
-                estimated_us(g));
+                estimated_us(s.problem, g));
   return text;
 }
 

@@ -19,9 +19,10 @@ bool pairs_in_reach(const detail::Step& step) noexcept {
 Status gate_up_out_of_reach(const detail::Step& step) noexcept {
   const detail::Kernel& kernel = kSm80Gemm;
   if (const detail::Reason reason = kernel.supports(step.problem, step.device); !reason.empty()) {
-    return make_error(ErrorCode::kUnsupported,
-                      "w_gate and w_up: are one, or 2^40 bytes apart; %s, which serves those, %s",
-                      kernel.name, reason.text);
+    return make_error(
+        ErrorCode::kUnsupported,
+        "w_gate and w_up: are one, or 2^40 bytes or more apart; %s, which serves those, %s",
+        kernel.name, reason.text);
   }
   KernelConfig config;
   static_cast<void>(kernel.configs(step.problem, step.device, std::span(&config, 1)));

@@ -53,10 +53,10 @@ Way = Callable[..., Any]
 
 _log = logging.getLogger("sluice")
 _mode = "auto"
-_group: Callable[[], alike.Group] | None = None  # asked when something is timed: engines make it late
+_group: Callable[[], alike.Group | None] | None = None  # asked when something is timed: engines make it late
 
 
-def configure(mode: str, log: logging.Logger, group: Callable[[], alike.Group] | None = None) -> None:
+def configure(mode: str, log: logging.Logger, group: Callable[[], alike.Group | None] | None = None) -> None:
     """``auto`` or ``force``, the logger of the engine in this process, and its tensor-parallel group."""
     global _mode, _log, _group
     _mode, _log, _group = mode, log, group
@@ -189,7 +189,8 @@ class Choice:
             self.steps.append(step)
         if group := alike.group_of(_group):
             new = {name: us[known:] for name, us in self.us.items()}
-            for name, us in alike.slowest(group, self.name, self.steps[known:], new, _log).items():
+            what = f"{self.name} {rows.dtype}"
+            for name, us in alike.slowest(group, what, self.steps[known:], new, _log).items():
                 self.us[name][known:] = us
         _log.info("Sluice: %s", self)
 

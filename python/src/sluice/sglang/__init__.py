@@ -34,9 +34,11 @@ def _serve(module: ModuleType) -> None:
 
 
 def _tp_group() -> Any:
+    """None under data-parallel attention, where ranks have other tokens, or none."""
     from sglang.srt.distributed import get_tp_group
+    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
 
-    return get_tp_group()
+    return None if is_dp_attention_enabled() else get_tp_group()
 
 
 def _start(wanted: str) -> None:

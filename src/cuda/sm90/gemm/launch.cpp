@@ -24,7 +24,7 @@ int set_order(const GemmLaunch& launch, GemmKind kind, GemmParams& p) noexcept {
   const int rows = kTileM * tiling.cluster;
   p.order.m_tiles = (p.m + rows - 1) / rows;
   p.order.cut = column_cut(shape, tiling);
-  p.order.group = tiling.group;
+  p.order.group = static_cast<int>(tiling.group_of(p.order.m_tiles));
   p.order.halves = half_tiles(shape, tiling);
   p.order.whole = p.order.m_tiles * p.order.cut.whole;
   p.order.tiles = p.order.whole + p.order.m_tiles * p.order.cut.tail;

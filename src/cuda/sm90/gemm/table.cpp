@@ -29,7 +29,7 @@ bool stream_k_serves(const GemmShape& shape, const Tiling& t) {
 
 HalfTiles half_tiles(const GemmShape& shape, const Tiling& t) noexcept {
   const std::int64_t row_tiles = ceil_div(ceil_div(shape.m, t.rows), t.cluster);
-  if (!ends_in_half(shape, t) || row_tiles > t.group) return {};
+  if (!ends_in_half(shape, t) || row_tiles > t.group_of(row_tiles)) return {};
   return spread_half_tiles(static_cast<int>(ceil_div(shape.n, t.tile_n)),
                            static_cast<int>(row_tiles), clusters(shape, t));
 }
@@ -39,7 +39,7 @@ bool keeps_lockstep(const GemmShape& shape, const Tiling& t) noexcept {
   // 60 (70B's) 2 %, with 119 (405B's) 6 to 8 % (docs/kernels/gate_up.md).
   constexpr std::int64_t kHeldBytes = 40'000'000;
   const std::int64_t row_tiles = ceil_div(ceil_div(shape.m, t.rows), t.cluster);
-  const std::int64_t rows = std::min<std::int64_t>(t.group, row_tiles);
+  const std::int64_t rows = t.group_of(row_tiles);
   const std::int64_t columns = ceil_div(clusters(shape, t), rows);
   const std::int64_t read = (rows * t.rows * t.cluster + columns * t.tile_n) * shape.k * 2;
   // Of few tokens the weights' bytes are the limit, and they are read once or twice in any step.
@@ -87,13 +87,13 @@ std::size_t loop_orders(const GemmShape& shape, std::span<Tiling, 2> out) noexce
   const Tiling t = tilings(shape.kind).front();
   const std::int64_t row_tiles = ceil_div(ceil_div(shape.m, t.rows), t.cluster);
   std::size_t count = 0;
-  const auto add = [&](std::int64_t group) {
+  const auto add = [&](int group) {
     out[count] = t;
-    out[count++].group = static_cast<int>(group);
+    out[count++].group = group;
   };
   if (shape.kind != GemmKind::kGateUp && shape.kind != GemmKind::kDown) return 0;
   if (row_tiles > 1) add(1);
-  if (row_tiles > t.group) add(row_tiles);
+  if (row_tiles > t.group) add(0);
   return count;
 }
 

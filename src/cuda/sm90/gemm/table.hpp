@@ -50,7 +50,7 @@ struct Tiling {
   int tile_n = 192;  ///< weight rows a tile; half as many output columns in gate_up
   int cluster = 2;   ///< CTAs that share the weight tile by multicast, `rows` rows of x each
   Schedule schedule = Schedule::kPingpong;
-  int group = 8;      ///< row tiles that are walked together, for L2
+  int group = 8;      ///< row tiles that are walked together, for L2; 0: all
   int rows = kTileM;  ///< rows of x a CTA
   int split = 1;      ///< CTAs that share a tile, with a part of k each; kSplitK
 
@@ -64,6 +64,10 @@ struct Tiling {
   /// Whether outputs leave from registers, 32 weight rows at a time, and not by a tensor map.
   [[nodiscard]] constexpr bool stores_rows() const noexcept {
     return schedule == Schedule::kStreamK || schedule == Schedule::kSplitK;
+  }
+  /// Of so many row tiles, those that are walked together.
+  [[nodiscard]] constexpr std::int64_t group_of(std::int64_t row_tiles) const noexcept {
+    return group == 0 || group > row_tiles ? row_tiles : group;
   }
   /// Whether the order of the tiles is all that differs.
   [[nodiscard]] constexpr bool has_kernel_of(Tiling other) const noexcept {
@@ -290,9 +294,8 @@ inline constexpr int kPassTokens = 16;
 /// there are.
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept;
 
-/// Of gate_up and down: the table's first tiling with the loop orders that the table lacks, a row
-/// of tiles after the other, and a column after the other. Returns how many differ from what it
-/// has.
+/// Of gate_up and down: the table's first tiling with the loop orders that the table lacks, row by
+/// row and column by column. Returns how many differ from what it has.
 std::size_t loop_orders(const GemmShape& shape, std::span<Tiling, 2> out) noexcept;
 
 /// The first of what ranked() gives.
