@@ -154,6 +154,7 @@ results split_k 90 --milliseconds 100
 results decode_engine 90 --pass decode --milliseconds 20 --baseline cublaslt_chain
 results prefill_gate_up 150 --milliseconds 120
 results prefill_mlp 150 --milliseconds 150
+results prefill_gemm 120 --milliseconds 60 --baseline cublaslt_gemm
 results gate_mul 150
 results training_steps 90 --pass full --milliseconds 150
 results training 120
