@@ -64,7 +64,6 @@ enum class Walk : std::uint8_t {
 struct Tiling {
   Walk walk = Walk::kTiled;
   int chunks = 0;  ///< 0: tile_threads()
-  friend constexpr bool operator==(const Tiling&, const Tiling&) = default;
 };
 
 struct Grid {
