@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ PASSES = "profiler__replayer_passes"
 SUMS = ("dram_read_bytes", "dram_written_bytes", "l2_bytes")
 PERCENT = ("occupancy", "dram_share")
 # The profiler gives some names whole, others without their namespace.
-OWN = re.compile(r"\b(sm90|sm80|elementwise)::|^(void )?(gemm|split_k|stream_k|decode|gate_\w+chunks)\b")
+OWN = re.compile(r"\b(sm90|sm80|elementwise)::|^(void )?(gemm|split_k|stream_k|decode|gate_\w*chunks)\b")
 KERNELS = "gemm|gate|decode|split_k|stream_k|nvjet|cutlass|splitK|tiled|one_row"  # and not those that fill and flush
 LAUNCHES = 24  # that are profiled where there is no baseline, which tries several answers first
 NO_BASELINE = "cublaslt_chain"  # which gate_up, down and gate_mul have not
@@ -63,14 +64,14 @@ def launches(text: str) -> list[tuple[str, dict[str, float]]]:
     ]
 
 
-def counters(found: list[tuple[str, dict[str, float]]]) -> dict[str, Any]:
-    """Those of one run. A kernel that is launched twice as often as another is so within a run; one that is
+def counters(found: list[tuple[str, dict[str, float]]], seen: Iterable[str] = ()) -> dict[str, Any]:
+    """Those of one run; ``seen`` are the names of all kernels. A kernel that is launched twice as often as another is so within a run; one that is
     launched less than half as often as another was but tried."""
     kernels: dict[str, list[dict[str, float]]] = defaultdict(list)
     for name, values in found:
         kernels[name].append(values)
     if not kernels:
-        raise SystemExit("counters: the profiler saw no kernel of these names")
+        raise SystemExit(f"counters: the profiler saw no kernel of these names, but {sorted(set(seen))}")
     most = max(len(all_) for all_ in kernels.values())
     kernels = {name: all_ for name, all_ in kernels.items() if 2 * len(all_) >= most}
     fewest = min(len(all_) for all_ in kernels.values())
@@ -117,10 +118,11 @@ def main() -> None:
             bench(cli, words, "--milliseconds", args.milliseconds, "--json", out)
             file = results.load(Path(out))
         found = launches(bench(cli, words, "--milliseconds", "1", profiler=(*profiler, *few)))
+        seen = [name for name, _ in found]
         meta = meta or dict(file.meta)
-        rows.append({**file.rows[0], **counters([one for one in found if OWN.search(one[0])])})
+        rows.append({**file.rows[0], **counters([one for one in found if OWN.search(one[0])], seen)})
         if baseline:
-            theirs = counters([one for one in found if not OWN.search(one[0])])
+            theirs = counters([one for one in found if not OWN.search(one[0])], seen)
             rows[-1].update({f"baseline_{key}": theirs[key] for key in SUMS})
         print({k: rows[-1][k] for k in ("case", "config", "us", *SUMS, "registers", "occupancy")}, flush=True)
         meta["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
