@@ -41,7 +41,7 @@ PASSES = "profiler__replayer_passes"
 SUMS = ("dram_read_bytes", "dram_written_bytes", "l2_bytes")
 PERCENT = ("occupancy", "dram_share")
 # The profiler gives some names whole, others without their namespace.
-OWN = re.compile(r"\b(sm90|sm80|elementwise)::|^(void )?(gemm|split_k|stream_k|decode|gate_\w*chunks)\b")
+OWN = re.compile(r"\b(cuda|sm90|sm80|elementwise)::|^(void )?(gemm|split_k|stream_k|decode|gate_\w*chunks)\b")
 KERNELS = "gemm|gate|decode|split_k|stream_k|nvjet|cutlass|splitK|tiled|one_row"  # and not those that fill and flush
 LAUNCHES = 24  # that are profiled where there is no baseline, which tries several answers first
 NO_BASELINE = "cublaslt_chain"  # which gate_up, down and gate_mul have not

@@ -29,7 +29,7 @@ def table(rows: list[tuple[str, int, int]], passes: int = 1) -> str:
 
 
 class Counters(unittest.TestCase):
-    OWN = "void sm90::gemm<sm90::GemmConfig<0>>"
+    OWN = "void cuda::gemm<cuda::GemmConfig<0>>"
     THEIRS = "nvjet_sm90_tst_320x128"
     GATE = "void harness::<unnamed>::tiled<harness::<unnamed>::Bf16>"
 

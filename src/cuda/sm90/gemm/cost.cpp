@@ -32,7 +32,7 @@ const Chip& chip_of(const GemmShape& shape) { return shape.narrow_l2 ? kH100 : k
 // many small ones do not feed the tensor cores: five a stage took 2.5 times as long as one. One
 // copy of whole blocks took 1.03 of the time under 192 weight rows and 1.25 under 128.
 double small_copies(const GemmShape& shape, const Tiling& t) {
-  const std::int64_t groups = t.tile_n / 16 / t.cluster;
+  const std::int64_t groups = t.tile_n / 16 / t.weight_parts();
   if (shape.block_groups <= 1) return 1;
   if (shape.turns && longest_run(t) % shape.block_groups == 0) return 1;  // one plain copy
   if (groups % shape.block_groups == 0) return t.tile_n == 192 ? 1.03 : 1.25;
@@ -98,7 +98,8 @@ double stream_k_us(const GemmShape& shape, const Tiling& t) {
   const StreamK s = stream_k_schedule(shape, t);
   const double tensor = static_cast<double>(tile_sums(t)) / kTileM * kTensorPs *
                         (t.swaps_ab() ? kSwapABTensor : kThreeConsumers);
-  const auto rows = static_cast<double>(std::min<std::int64_t>(shape.m, t.rows));
+  const double rows =
+      static_cast<double>(std::min<std::int64_t>(shape.m, t.rows)) / t.input_parts();
   // Of one row tile weights come from memory: there their pitch counts for nothing.
   const double elements = shape.m > kTileM
                               ? stage_elements(shape, rows, t.tile_n, kSplitLine, kSplitSector)

@@ -38,6 +38,8 @@ struct TileConfig {
   static constexpr int kTileN = kWeightRows;
   static constexpr int kMmaN = kTileN;  // columns of one WGMMA
   static constexpr int kCluster = kCtas;
+  static constexpr int kWeightParts = kCtas;  // Tiling::weight_parts()
+  static constexpr int kInputParts = 1;       // Tiling::input_parts()
   static constexpr int kABytes = kRows * kTileK * 2;
   static constexpr int kBBytes = kTileN * kTileK * 2;
   static constexpr int kStageBytes = kABytes + kBBytes;

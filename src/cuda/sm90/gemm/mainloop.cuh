@@ -71,56 +71,58 @@ __device__ __forceinline__ std::uint64_t descriptor(const char* tile) {
   return ptx::descriptor_sw128(address);
 }
 
-// One box to every CTA of the cluster, under a cache policy if one is given.
-template <class Cfg, int kRank, class... Policy>
+// One box to every CTA of a cluster of so many, under a cache policy if one is given.
+template <int kCtas, int kRank, class... Policy>
 __device__ __forceinline__ void copy_to_all(char* to, const CUtensorMap& map,
                                             const std::int32_t (&at)[5], std::uint64_t& full,
                                             Policy... policy) {
-  if constexpr (Cfg::kCluster == 1) {
+  if constexpr (kCtas == 1) {
     ptx::tensor_copy<kRank>(to, map, at, full, policy...);
   } else {
-    ptx::tensor_multicast<kRank, (1 << Cfg::kCluster) - 1>(to, map, at, full, policy...);
+    ptx::tensor_multicast<kRank, (1 << kCtas) - 1>(to, map, at, full, policy...);
   }
 }
 
-// This CTA's share of one stage of B, sent to every CTA of the cluster, under a cache policy if one
+// This CTA's share of one stage of B, sent to every CTA that shares it, under a cache policy if one
 // is given.
 template <class Cfg, class... Policy>
 __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensorMap& map,
                                              const Smem<Cfg>& smem, int stage, int k, Tile tile,
                                              int rank, Policy... policy) {
-  constexpr int kRows = Cfg::kTileN / Cfg::kCluster;
-  char* to = smem.b(stage) + rank * kRows * kTileK * 2;
-  const int first_row = tile.n * Cfg::kTileN + rank * kRows;
+  constexpr int kParts = Cfg::kWeightParts;
+  constexpr int kRows = Cfg::kTileN / kParts;
+  const int part = kParts == 1 ? 0 : rank;
+  char* to = smem.b(stage) + part * kRows * kTileK * 2;
+  const int first_row = tile.n * Cfg::kTileN + part * kRows;
   std::uint64_t& full = smem.full(stage);
   if constexpr (Cfg::kTransposedB) {  // boxes of 64 columns; each CTA brings its share of their
                                       // rows
-    constexpr int kDepth = kTileK / Cfg::kCluster;
-    char* rows = smem.b(stage) + rank * kDepth * kBoxRowBytes;
+    constexpr int kDepth = kTileK / kParts;
+    char* rows = smem.b(stage) + part * kDepth * kBoxRowBytes;
 #pragma unroll
     for (int box = 0; box < Cfg::kTileN / kColumnBox; ++box) {
       if (tile.tail && box > 0) break;
-      const std::int32_t at[5] = {first_col<Cfg>(tile) + box * kColumnBox, k + rank * kDepth};
-      copy_to_all<Cfg, 2>(rows + box * kBoxBytes, map, at, full, policy...);
+      const std::int32_t at[5] = {first_col<Cfg>(tile) + box * kColumnBox, k + part * kDepth};
+      copy_to_all<kParts, 2>(rows + box * kBoxBytes, map, at, full, policy...);
     }
   } else if (Cfg::kKind == GemmKind::kDown || p.pair.rank == 2) {
     const std::int32_t at[5] = {k, first_row};
-    copy_to_all<Cfg, 2>(to, map, at, full, policy...);
+    copy_to_all<kParts, 2>(to, map, at, full, policy...);
   } else {
     const PairWalk& walk = p.pair;
     for (int i = 0; i < kRows / 16; i += walk.groups_a_copy) {  // 8 gate and 8 up rows a group
       const int group = first_row / 16 + i;
-      char* part = to + i * 16 * kTileK * 2;
+      char* pairs = to + i * 16 * kTileK * 2;
       if (walk.rank == 4) {
         const std::int32_t at[5] = {k, 0, 0, group};
-        copy_to_all<Cfg, 4>(part, map, at, full, policy...);
+        copy_to_all<kParts, 4>(pairs, map, at, full, policy...);
       } else if (walk.groups_a_block == 0) {
         const std::int32_t at[5] = {k, 0, 0, 0, group};
-        copy_to_all<Cfg, 5>(part, map, at, full, policy...);
+        copy_to_all<kParts, 5>(pairs, map, at, full, policy...);
       } else {
         const std::int32_t at[5] = {k, 0, 0, group % walk.groups_a_block,
                                     group / walk.groups_a_block};
-        copy_to_all<Cfg, 5>(part, map, at, full, policy...);
+        copy_to_all<kParts, 5>(pairs, map, at, full, policy...);
       }
     }
   }
@@ -139,13 +141,16 @@ struct InputTile {
                                                     const CUtensorMap& tail, int tile_rows) const {
     return rows == tile_rows ? whole : tail;
   }
-  __device__ __forceinline__ int stage_bytes() const { return rows * kTileK * 2; }
+  // Of so many shares.
+  __device__ __forceinline__ int stage_bytes(int parts = 1) const {
+    return parts * input_part(rows, parts) * kTileK * 2;
+  }
 };
 
-// This CTA's rows of one stage of A.
+// This CTA's rows of one stage of A; its share of them, sent to every CTA that shares them.
 template <class Cfg>
 __device__ __forceinline__ void load_input(const CUtensorMap& map, const Smem<Cfg>& smem, int stage,
-                                           int k, const InputTile& tile) {
+                                           int k, const InputTile& tile, int rank = 0) {
   std::uint64_t& full = smem.full(stage);
   if constexpr (Cfg::kTransposedA) {
 #pragma unroll
@@ -153,6 +158,10 @@ __device__ __forceinline__ void load_input(const CUtensorMap& map, const Smem<Cf
       const std::int32_t at[5] = {tile.m0 + box * kColumnBox, k};
       ptx::tensor_copy<2>(smem.a(stage) + box * kBoxBytes, map, at, full);
     }
+  } else if constexpr (Cfg::kInputParts > 1) {
+    const int row = rank * input_part(tile.rows, Cfg::kInputParts);
+    const std::int32_t at[5] = {k, tile.m0 + row};
+    copy_to_all<Cfg::kInputParts, 2>(smem.a(stage) + row * kTileK * 2, map, at, full);
   } else if (tile.rows > 0) {
     const std::int32_t at[5] = {k, tile.m0};
     ptx::tensor_copy<2>(smem.a(stage), map, at, full);

@@ -19,6 +19,10 @@ Status encode_input(const Step& step, Operand id, const Tiling& tiling, CUtensor
                     CUtensorMap& tail) {
   const int rows = tiling.is_stream_k() ? tiling.rows : kTileM;
   const std::int64_t all = step.spec(id).rows;
+  if (tiling.input_parts() > 1) {  // one tile of tokens
+    const int part = input_part(static_cast<int>(all), tiling.input_parts());
+    return encode_boxes(step, id, {kTileK, part}, whole);
+  }
   if (all >= rows) SLUICE_TRY(encode_boxes(step, id, {kTileK, rows}, whole));
   const auto left = static_cast<int>(all % rows);
   return left == 0 ? Status{} : encode_boxes(step, id, {kTileK, left}, tail);
@@ -58,7 +62,7 @@ Status encode_gate_up(const Step& step, const Tiling& tiling, GemmParams& params
   const Problem& p = step.problem;
   params = params_of(step, p.h, p.d);
   params.save = p.save_g_u ? 1 : 0;
-  const auto pairs = encode_pairs(step, tiling.tile_n / 16 / tiling.cluster, longest_run(tiling));
+  const auto pairs = encode_pairs(step, tiling.tile_n / 16 / tiling.weight_parts(), longest_run(tiling));
   if (!pairs) return pairs.error();
   params.w = pairs->map;
   params.pair = pairs->walk;

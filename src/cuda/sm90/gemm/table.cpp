@@ -49,17 +49,18 @@ bool keeps_lockstep(const GemmShape& shape, const Tiling& t) noexcept {
 }
 
 StreamK stream_k_schedule(const GemmShape& shape, const Tiling& t) noexcept {
-  // A worker has a ticket for each consumer.
-  const int tickets = WorkspaceHeader::kTickets / (t.swaps_ab() ? 2 : t.rows / 64);
+  // A worker has a ticket for each consumer of its CTAs.
+  const int tickets = WorkspaceHeader::kTickets / (t.swaps_ab() ? 2 * t.cluster : t.rows / 64);
   return make_stream_k(static_cast<int>(tiles_of(shape, t)),
                        static_cast<int>(ceil_div(shape.k, kTileK)),
-                       std::min(shape.sm_count, tickets));
+                       std::min(clusters(shape, t), tickets));
 }
 
 std::int64_t stream_k_partial_bytes(const GemmShape& shape, const Tiling& t) noexcept {
   const StreamK s = stream_k_schedule(shape, t);
   if (tiles_of(shape, t) % s.workers == 0) return 0;
-  return std::int64_t{2} * s.workers * tile_sums(t) * static_cast<std::int64_t>(sizeof(float));
+  return std::int64_t{2} * s.workers * t.cluster * tile_sums(t) *
+         static_cast<std::int64_t>(sizeof(float));
 }
 
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {

@@ -48,7 +48,9 @@ enum class Schedule : std::uint8_t {
 /// A kernel instantiation and how it walks the output.
 struct Tiling {
   int tile_n = 192;  ///< weight rows a tile; half as many output columns in gate_up
-  int cluster = 2;   ///< CTAs that share the weight tile by multicast, `rows` rows of x each
+  /// CTAs that share the weight tile by multicast, `rows` rows of x each; under swap-AB they share
+  /// the rows of x, a weight tile each.
+  int cluster = 2;
   Schedule schedule = Schedule::kPingpong;
   int group = 8;      ///< row tiles that are walked together, for L2; 0: all
   int rows = kTileM;  ///< rows of x a CTA
@@ -61,6 +63,9 @@ struct Tiling {
   [[nodiscard]] constexpr bool swaps_ab() const noexcept {
     return schedule == Schedule::kStreamKSwapAB;
   }
+  /// CTAs that bring a part each of a stage's weights to all; and of its x.
+  [[nodiscard]] constexpr int weight_parts() const noexcept { return swaps_ab() ? 1 : cluster; }
+  [[nodiscard]] constexpr int input_parts() const noexcept { return swaps_ab() ? cluster : 1; }
   /// Whether outputs leave from registers, 32 weight rows at a time, and not by a tensor map.
   [[nodiscard]] constexpr bool stores_rows() const noexcept {
     return schedule == Schedule::kStreamK || schedule == Schedule::kSplitK;
@@ -107,6 +112,9 @@ inline constexpr auto kGateUpTilings = and_split_k({
     {224, 1, Schedule::kStreamK, 16, 192},
     {224, 1, Schedule::kStreamKSwapAB, 16, 144},
     {224, 1, Schedule::kStreamKSwapAB, 16, 160},
+    {224, 2, Schedule::kStreamKSwapAB, 16, 144},
+    {224, 2, Schedule::kStreamKSwapAB, 16, 160},
+    {224, 2, Schedule::kStreamKSwapAB, 16, 192},
 });
 inline constexpr auto kDownTilings = and_split_k({
     {256, 2, Schedule::kCooperative, 8},
@@ -183,9 +191,15 @@ struct GemmShape {
   bool may_copy_x = false;             ///< x's rows may be copied to a pitch of whole lines first
 };
 
-/// Tiles of a shape; clusters have `cluster` row tiles each.
+/// Tiles of a shape: those of a cluster count as one.
 [[nodiscard]] constexpr std::int64_t tiles_of(const GemmShape& shape, const Tiling& t) noexcept {
-  return ceil_div(ceil_div(shape.m, t.rows), t.cluster) * ceil_div(shape.n, t.tile_n);
+  return ceil_div(ceil_div(shape.m, t.rows), t.weight_parts()) *
+         ceil_div(ceil_div(shape.n, t.tile_n), t.input_parts());
+}
+
+/// Of so many rows of x those that each of the CTAs brings that share them: whole swizzle atoms.
+[[nodiscard]] constexpr int input_part(int rows, int parts) noexcept {
+  return parts == 1 ? rows : (rows + 8 * parts - 1) / (8 * parts) * 8;
 }
 
 /// Whether a kernel multiplies the first 64 rows alone of row tiles that have no more.

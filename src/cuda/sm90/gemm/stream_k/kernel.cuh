@@ -3,7 +3,8 @@
 // (schedule.hpp), which balances the bytes of the weights over the SMs. Budget and drawing:
 // docs/kernels/stream_k.md.
 //
-// roles, one CTA an SM
+// roles, one CTA an SM; swapped, the two of a cluster have neighbouring tiles of weights, and a half
+// each of x's rows to send to both
 //   warpgroups 0 ..  consumers: WGMMA, fix-up, stores from registers; of 64 rows of x each, or,
 //                    swapped, of 128 weight rows and all of x's rows as columns, stored by TMA
 //   last warpgroup   producer: one thread issues every TMA load
@@ -16,7 +17,7 @@
 //   Tokens behind x are columns of a product, of which the same holds: TMA clips them.
 // mbarriers, per stage, as in gemm.cuh
 //   full[s]   1 arrival (the producer's expect_tx) and the stage's bytes; consumers wait
-//   empty[s]  one arrival for each consumer warpgroup; the producer waits
+//   empty[s]  one arrival for each consumer warpgroup of the cluster; the producer waits
 // tickets, in the workspace header
 //   A warp whose tile is cut leaves its sums in the workspace and takes a ticket; whoever takes the
 //   last adds all pieces up in the order of k and finishes the tile. Nobody waits for another CTA.
@@ -34,7 +35,7 @@ namespace sluice::cuda::sm90::gemm {
 template <class Cfg>
 concept StreamKConfig = requires {
   requires Cfg::kTileN % 32 == 0 && Cfg::kTileN <= 256;
-  requires Cfg::kKind == GemmKind::kGateUp&& Cfg::kCluster == 1;
+  requires Cfg::kKind == GemmKind::kGateUp&& Cfg::kWeightParts == 1;
   requires Cfg::kSwapAB || Cfg::kConsumers * 64 == Cfg::kRows;
   // Rows of a WGMMA behind the tile's weights lie in the same stage's x.
   requires !Cfg::kSwapAB || (Cfg::kConsumers * 128 - Cfg::kTileN) * kTileK * 2 <= Cfg::kABytes;
@@ -42,20 +43,33 @@ concept StreamKConfig = requires {
   requires Cfg::kSmemBytes <= kMaxSmemBytes;
 };
 
-// A position in the line of units.
+// A worker's CTAs: consumers of all of them.
+template <class Cfg>
+inline constexpr int kBlocks = Cfg::kCluster * Cfg::kConsumers;
+
+// A position in the line of units, and the tile of this CTA.
+template <class Cfg>
 struct UnitCursor {
   int index;  // of the tile
   int k;      // unit of the tile
+  int rank;   // in the cluster
   Tile tile;
 
-  __device__ __forceinline__ UnitCursor(const StreamKParams& p, int unit)
-      : index(unit / p.schedule.k_units),
-        k(unit % p.schedule.k_units),
-        tile(tile_at(p.gemm.order, index, p.gemm.order.cut.whole)) {}
+  __device__ __forceinline__ UnitCursor(const StreamKParams& p, int unit, int cta)
+      : index(unit / p.schedule.k_units), k(unit % p.schedule.k_units), rank(cta) {
+    set_tile(p);
+  }
   __device__ __forceinline__ void advance(const StreamKParams& p) {
     if (++k < p.schedule.k_units) return;
     k = 0;
-    tile = tile_at(p.gemm.order, ++index, p.gemm.order.cut.whole);
+    ++index;
+    set_tile(p);
+  }
+
+ private:
+  __device__ __forceinline__ void set_tile(const StreamKParams& p) {
+    tile = tile_at(p.gemm.order, index, p.gemm.order.cut.whole);
+    if constexpr (Cfg::kCluster > 1) tile.n = tile.n * Cfg::kCluster + rank;
   }
 };
 
@@ -66,17 +80,18 @@ __device__ __forceinline__ InputTile input_tile(const StreamKParams& p, Tile til
 
 template <class Cfg>
 __device__ __forceinline__ void load_rows(const StreamKParams& p, const Smem<Cfg>& smem, int stage,
-                                          const UnitCursor& at) {
+                                          const UnitCursor<Cfg>& at) {
   const InputTile input = input_tile<Cfg>(p, at.tile);
-  const CUtensorMap& map = input.map(p.gemm.x, p.gemm.x_tail, Cfg::kRows);
-  load_input<Cfg>(map, smem, stage, at.k * kTileK, input);
+  const CUtensorMap& map =
+      Cfg::kInputParts > 1 ? p.gemm.x : input.map(p.gemm.x, p.gemm.x_tail, Cfg::kRows);
+  load_input<Cfg>(map, smem, stage, at.k * kTileK, input, at.rank);
 }
 
 template <class Cfg>
 __device__ __forceinline__ void load_columns(const StreamKParams& p, const Smem<Cfg>& smem,
-                                             int stage, const UnitCursor& at,
+                                             int stage, const UnitCursor<Cfg>& at,
                                              std::uint64_t policy) {
-  const int bytes = Cfg::kBBytes + input_tile<Cfg>(p, at.tile).stage_bytes();
+  const int bytes = Cfg::kBBytes + input_tile<Cfg>(p, at.tile).stage_bytes(Cfg::kInputParts);
   ptx::mbarrier_arrive_expect_bytes(smem.full(stage), bytes);
   load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.tile, /*rank=*/0, policy);
 }
@@ -84,7 +99,7 @@ __device__ __forceinline__ void load_columns(const StreamKParams& p, const Smem<
 // The ring is filled with weights before the wait for x, where no one writes them.
 template <class Cfg>
 __device__ __forceinline__ void produce_stream(const StreamKParams& p, const Smem<Cfg>& smem,
-                                               int worker) {
+                                               int worker, int rank) {
   const int begin = p.schedule.begin(worker);
   const int units = p.schedule.begin(worker + 1) - begin;
   // As a rule weights are read once, or by all row tiles at the same time: what is written
@@ -92,8 +107,8 @@ __device__ __forceinline__ void produce_stream(const StreamKParams& p, const Sme
   // 1024 and 4096 tokens, in waves, took 11 and 20 % longer (docs/kernels/log/gate_up.md).
   const std::uint64_t policy = ptx::evict_first_policy();
   const int early = p.gemm.weights_static != 0 ? min(Cfg::kStages, units) : 0;
-  const UnitCursor first(p, begin);
-  UnitCursor at = first;
+  const UnitCursor<Cfg> first(p, begin, rank);
+  UnitCursor<Cfg> at = first;
   for (int i = 0; i < early; ++i, at.advance(p)) load_columns<Cfg>(p, smem, i, at, policy);
   ptx::wait_for_prerequisites();
   at = first;
@@ -121,14 +136,14 @@ struct Pieces {
 template <class Cfg>
 using Sums = float[Cfg::kHalves][Cfg::kSums];
 
-// Where a worker leaves the sums of one consumer, `block` of a tile's: this thread's first four
+// Where a worker leaves the sums of one consumer, `block` of its kBlocks: this thread's first four
 // floats, the next ones 128 vectors on.
 template <class Cfg>
 __device__ __forceinline__ float4* piece(const StreamKParams& p, int tile, int worker, int block) {
   constexpr int kVectors = Cfg::kHalves * Cfg::kSums / 4;  // of a thread
   const long long slot = p.schedule.slot(worker, tile);
   return reinterpret_cast<float4*>(p.partials) +
-         (slot * Cfg::kConsumers + block) * (kVectors * 128) + threadIdx.x % 128;
+         (slot * kBlocks<Cfg> + block) * (kVectors * 128) + threadIdx.x % 128;
 }
 
 // Leaves a warp's sums of a cut tile for the others and takes a ticket. True in the warp that takes
@@ -139,7 +154,7 @@ __device__ __forceinline__ bool leave_piece(const StreamKParams& p, const Pieces
   const int lane = threadIdx.x % 32;
   // A byte a warp; the word belongs to the worker that holds the tile's first piece, since no two
   // tiles can share that one.
-  const int owner = pieces.first * Cfg::kConsumers + block;
+  const int owner = pieces.first * kBlocks<Cfg> + block;
   std::uint32_t& word = p.header->tickets[owner];
   const int shift = static_cast<int>(threadIdx.x) % 128 / 32 * 8;
   const int others = pieces.last - pieces.first;
@@ -347,13 +362,14 @@ __device__ __forceinline__ void finish_part(const StreamKParams& p, const Pieces
 // swapped 64 columns of h.
 template <class Cfg>
 __device__ __forceinline__ void consume_stream(const StreamKParams& p, const Smem<Cfg>& smem,
-                                               int consumer, int worker) {
+                                               int consumer, int worker, int rank) {
+  const int block = rank * Cfg::kConsumers + consumer;
   const StreamK& s = p.schedule;
   const int end = s.begin(worker + 1);
   RingCursor<Cfg> ring;
   TurnBoxes<Cfg> boxes{smem.out() + threadIdx.x / 32 * 2 * TurnBoxes<Cfg>::kBytes};
   for (int unit = s.begin(worker); unit < end;) {
-    const UnitCursor at(p, unit);
+    const UnitCursor<Cfg> at(p, unit, rank);
     const int units = min(end - unit, s.k_units - at.k);
     unit += units;
     Sums<Cfg> d;
@@ -366,9 +382,9 @@ __device__ __forceinline__ void consume_stream(const StreamKParams& p, const Sme
     if (units < s.k_units) {
       pieces.first = s.first_holder(at.index);
       pieces.last = s.last_holder(at.index);
-      if (!leave_piece<Cfg>(p, pieces, consumer, d)) continue;
+      if (!leave_piece<Cfg>(p, pieces, block, d)) continue;
     }
-    finish_part<Cfg>(p, pieces, at.tile, consumer, part.first, boxes, d);
+    finish_part<Cfg>(p, pieces, at.tile, block, part.first, boxes, d);
   }
   // Shared memory must outlive its readers; that stores are seen is the next launch's
   // wait_for_prerequisites(), as of every other store.
@@ -381,26 +397,33 @@ __global__ void __launch_bounds__(Cfg::kThreads, 1)
   static_assert(StreamKConfig<Cfg>);
   extern __shared__ __align__(1024) char raw[];
   const Smem<Cfg> smem{raw};
-  const int worker = static_cast<int>(blockIdx.x);
+  const int worker = static_cast<int>(blockIdx.x) / Cfg::kCluster;
+  const int rank = Cfg::kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
   if (threadIdx.x == 0) {
     for (int i = 0; i < Cfg::kStages; ++i) {
       ptx::mbarrier_init(smem.full(i), 1);
-      ptx::mbarrier_init(smem.empty(i), Cfg::kConsumers);
+      ptx::mbarrier_init(smem.empty(i), kBlocks<Cfg>);
     }
     ptx::fence_mbarrier_init();
   }
-  __syncthreads();
+  if constexpr (Cfg::kCluster > 1) {
+    ptx::cluster_sync();
+  } else {
+    __syncthreads();
+  }
   ptx::launch_dependents();  // they fill their rings while this kernel ends
   const int consumer = warpgroup_index();
   if (consumer == Cfg::kConsumers) {
     ptx::give_registers<Cfg::kProducerRegisters>();
-    if (threadIdx.x == Cfg::kConsumers * 128) produce_stream<Cfg>(p, smem, worker);
+    if (threadIdx.x == Cfg::kConsumers * 128) produce_stream<Cfg>(p, smem, worker, rank);
     __syncwarp();
   } else {
     ptx::take_registers<Cfg::kConsumerRegisters>();
     ptx::wait_for_prerequisites();  // partial sums and outputs may be read, biases written
-    consume_stream<Cfg>(p, smem, consumer, worker);
+    consume_stream<Cfg>(p, smem, consumer, worker, rank);
   }
+  // A CTA must not leave while the other may still signal or write its shared memory.
+  if constexpr (Cfg::kCluster > 1) ptx::cluster_sync();
 }
 
 }  // namespace sluice::cuda::sm90::gemm

@@ -9,10 +9,14 @@ namespace sluice::cuda::sm90::gemm {
 namespace {
 
 template <class Element, Tiling kTiling>
-struct StreamKernel : TileConfig<GemmKind::kGateUp, Element, kTiling.rows, kTiling.tile_n> {
-  using Base = TileConfig<GemmKind::kGateUp, Element, kTiling.rows, kTiling.tile_n>;
+struct StreamKernel
+    : TileConfig<GemmKind::kGateUp, Element, kTiling.rows, kTiling.tile_n, kTiling.cluster> {
+  using Base =
+      TileConfig<GemmKind::kGateUp, Element, kTiling.rows, kTiling.tile_n, kTiling.cluster>;
   using EpiloguePart = Unchanged;
   static constexpr bool kSwapAB = kTiling.swaps_ab();
+  static constexpr int kWeightParts = kTiling.weight_parts();
+  static constexpr int kInputParts = kTiling.input_parts();
   static constexpr int kConsumers = kSwapAB ? 2 : kTiling.rows / 64;
   static constexpr int kHalves = kSwapAB ? 2 : 1;  // times 64 rows of WGMMAs a consumer
   static constexpr int kColumns = kSwapAB ? kTiling.rows : kTiling.tile_n;  // of a WGMMA
@@ -31,16 +35,19 @@ template <class Cfg>
 Status launch_config(const GemmLaunch& launch, StreamKParams& p) noexcept {
   GemmParams& gemm = p.gemm;
   gemm.order.m_tiles = (gemm.m + Cfg::kRows - 1) / Cfg::kRows;
-  gemm.order.cut = {(gemm.n + Cfg::kOutCols - 1) / Cfg::kOutCols, 0};
+  constexpr int kCols = Cfg::kOutCols * Cfg::kCluster;
+  gemm.order.cut = {(gemm.n + kCols - 1) / kCols, 0};
   gemm.order.group = launch.tiling.group;
   gemm.order.whole = gemm.order.tiles = gemm.order.m_tiles * gemm.order.cut.whole;
   p.schedule = stream_k_schedule(
       {gemm.m, std::int64_t{gemm.n} * 2, gemm.k, GemmKind::kGateUp, launch.sm_count},
       launch.tiling);
-  const LaunchShape shape{.grid = static_cast<unsigned>(p.schedule.workers),
+  const int ctas = p.schedule.workers * Cfg::kCluster;
+  const LaunchShape shape{.grid = static_cast<unsigned>(ctas),
                           .block = Cfg::kThreads,
                           .smem_bytes = Cfg::kSmemBytes,
-                          .programmatic = true};
+                          .programmatic = starts_early(launch.tiling, ctas, launch.sm_count),
+                          .cluster = Cfg::kCluster};
   return cuda::launch<stream_k<Cfg>>(launch.device, shape, launch.stream, p);
 }
 
