@@ -114,7 +114,8 @@ inline constexpr auto kGateUpTilings = and_split_k({
     {224, 1, Schedule::kStreamKSwapAB, 16, 160},
     {224, 2, Schedule::kStreamKSwapAB, 16, 144},
     {224, 2, Schedule::kStreamKSwapAB, 16, 160},
-    {224, 2, Schedule::kStreamKSwapAB, 16, 192},
+    {256, 2, Schedule::kStreamKSwapAB, 16, 144},
+    {256, 2, Schedule::kStreamKSwapAB, 16, 160},
 });
 inline constexpr auto kDownTilings = and_split_k({
     {256, 2, Schedule::kCooperative, 8},
