@@ -29,12 +29,12 @@ TEST_F(GpuStreamK, OneTileOfEachOperator) {
   }
 }
 
-// Tiles cut once, cut into many pieces (8 columns out of 4400) and not at all, one a worker and
+// Tiles cut once, cut into many pieces and, below 25 units of k, not at all, one a worker and
 // several.
 TEST_F(GpuStreamK, TailsInEveryDirection) {
   for (const std::string shape :
-       {"3x8x8", "17x72x104", "33x1032x264", "64x264x4400", "65x4424x136", "100x8456x1544",
-        "129x520x2056", "137x1032x456", "144x72x104", "145x2056x136", "160x1032x4400",
+       {"3x8x8", "17x72x104", "33x1736x264", "64x264x4400", "65x4424x136", "100x8456x1544",
+        "129x520x2056", "137x1736x456", "144x72x104", "145x2056x136", "160x2056x1288",
         "193x1544x392", "257x2056x1032", "300x136x3080", "40x29568x72"}) {
     for (const std::string op : {"gate_up", "mlp"}) {
       ASSERT_NO_FATAL_FAILURE(expect_exact(shape + ":" + op + ":fp16"));
@@ -46,7 +46,7 @@ TEST_F(GpuStreamK, TailsInEveryDirection) {
 TEST_F(GpuStreamK, EveryTokenCount) {
   for (int m = 1; m <= 300; m += m < 70 ? 4 : 23) {
     const std::string types = m % 8 == 1 ? ":bf16" : ":fp16";
-    ASSERT_NO_FATAL_FAILURE(expect_exact(std::to_string(m) + "x200x1352:mlp" + types));
+    ASSERT_NO_FATAL_FAILURE(expect_exact(std::to_string(m) + "x1672x168:mlp" + types));
   }
 }
 
@@ -61,15 +61,15 @@ TEST_F(GpuStreamK, LayoutsAndFlags) {
     ASSERT_NO_FATAL_FAILURE(verify_all("90x264x528:mlp:bias:bias_down:residual:pad=8" + gate));
   }
   for (const char* text :
-       {"33x520x392:gate_up:bias:save", "33x520x392:gate_up:bias:save:concat+up_first",
-        "137x520x1032:gate_up:bias:save:pad=8", "137x520x1032:gate_up:bias:save:concat+up_first"}) {
+       {"33x520x392:gate_up:bias:save", "33x1672x136:gate_up:bias:save:concat+up_first",
+        "137x520x1032:gate_up:bias:save:pad=8", "137x1672x264:gate_up:bias:save:concat+up_first"}) {
     ASSERT_NO_FATAL_FAILURE(verify_all(text));
   }
   ASSERT_NO_FATAL_FAILURE(verify_all("33x24x1032:mlp:fill=special"));
 }
 
-constexpr const char* kRepeated[] = {"64x1032x2056:mlp", "20x8200x264:gate_up", "300x1032x2056:mlp",
-                                     "137x1032x2056:gate_up"};
+constexpr const char* kRepeated[] = {"64x1736x1224:mlp", "20x8200x264:gate_up", "300x1736x1224:mlp",
+                                     "137x1736x1224:gate_up"};
 
 // A lost or doubled ticket, or a piece read too early, would show in the bits, or in a ticket that
 // the next launch does not find at 0. No launch waits for the one before on the host's side.
@@ -100,7 +100,7 @@ TEST_F(GpuStreamK, TwoStreamsAtOnceGiveTheSameBits) {
 }
 
 TEST_F(GpuStreamK, ChainedLayersEqualLayersOneByOne) {
-  const std::string text = "40x1032x2056:mlp:sigmoid";
+  const std::string text = "40x1736x1224:mlp:sigmoid";
   for (const std::string& config : configs_of(text)) expect_chains(text, config);
 }
 

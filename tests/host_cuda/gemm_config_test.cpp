@@ -249,7 +249,11 @@ TEST(GemmConfig, GoldenChoicesOfGateUp) {
       {136, 8192, 28672, "sw144x224c1g16", "sw144x224c1g16"},
       {160, 8192, 28672, "sw160x224c1g16", "sw160x224c1g16"},
       {160, 5120, 13824, "sw160x224c1g16", "sw160x224c1g16"},
-      {136, 3584, 18944, "pp128x192c2g8", "pp128x192c2g8"},
+      {136, 3584, 18944, "sw144x256c2g16", "pp128x192c2g8"},
+      {144, 6144, 16384, "sw144x256c2g16", "sw144x256c2g16"},
+      {144, 5120, 27648, "sw144x256c2g16", "sw144x256c2g16"},
+      {144, 4096, 12288, "sw144x224c1g16", "sw144x224c1g16"},
+      {192, 2304, 9216, "sk192x192c1g16", "sk192x192c1g16"},
       {192, 4096, 14336, "sk192x224c1g16", "sk192x224c1g16"},
       {192, 8192, 28672, "sk192x224c1g16", "sk192x224c1g16"},
       {192, 3584, 18944, "pp128x192c2g8", "pp128x192c2g8"},
@@ -389,8 +393,8 @@ TEST(GemmConfig, StreamKNeedsAPlaceForPartialSumsAndFewTokens) {
   const auto is_stream_k = [](const Tiling& t) { return t.is_stream_k(); };
   EXPECT_TRUE(std::ranges::none_of(ranking(shape), is_stream_k));
   EXPECT_TRUE(std::ranges::none_of(ranking(gate_up(385, 4096, 14336)), is_stream_k));
-  EXPECT_EQ(std::ranges::count_if(ranking(gate_up(384, 4096, 14336)), is_stream_k), 1);
-  EXPECT_EQ(std::ranges::count_if(ranking(gate_up(144, 4096, 14336)), is_stream_k), 3);
+  EXPECT_EQ(std::ranges::count_if(ranking(gate_up(384, 4096, 14336)), is_stream_k), 2);
+  EXPECT_EQ(std::ranges::count_if(ranking(gate_up(144, 4096, 14336)), is_stream_k), 6);
 }
 
 // Few tiles: their parts of k are multiplied at once.

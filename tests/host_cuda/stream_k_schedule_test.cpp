@@ -102,5 +102,20 @@ TEST(StreamK, Llama8B) {
   EXPECT_EQ(down.last_holder(1), 7);
 }
 
+// Qwen3-8B by 224 weight rows: 110 tiles of 64 units. One a worker takes less than 53 units with the
+// fix-up of two pieces; 28 tiles of them do not.
+TEST(StreamK, FewerWorkersHaveWholeTilesWhereThatTakesLess) {
+  const StreamK whole = make_stream_k(110, 64, 132);
+  EXPECT_EQ(whole.workers, 110);
+  EXPECT_EQ(whole.each, 64);
+  EXPECT_EQ(whole.rest, 0);
+  const StreamK two = make_stream_k(112, 128, 66);
+  EXPECT_EQ(two.workers, 56);
+  EXPECT_EQ(two.each, 256);
+  const StreamK cut = make_stream_k(28, 64, 132);
+  EXPECT_EQ(cut.workers, 132);
+  EXPECT_EQ(make_stream_k(111, 128, 66).workers, 66) << "111 tiles are no two a worker";
+}
+
 }  // namespace
 }  // namespace sluice::cuda::sm90::gemm

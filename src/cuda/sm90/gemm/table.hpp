@@ -110,10 +110,9 @@ inline constexpr auto kGateUpTilings = and_split_k({
     {128, 1, Schedule::kPingpong, 16},
     {224, 1, Schedule::kCooperative, 16},
     {224, 1, Schedule::kStreamK, 16, 192},
+    {192, 1, Schedule::kStreamK, 16, 192},
     {224, 1, Schedule::kStreamKSwapAB, 16, 144},
     {224, 1, Schedule::kStreamKSwapAB, 16, 160},
-    {224, 2, Schedule::kStreamKSwapAB, 16, 144},
-    {224, 2, Schedule::kStreamKSwapAB, 16, 160},
     {256, 2, Schedule::kStreamKSwapAB, 16, 144},
     {256, 2, Schedule::kStreamKSwapAB, 16, 160},
 });

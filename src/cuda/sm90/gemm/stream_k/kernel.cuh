@@ -188,32 +188,50 @@ __device__ __forceinline__ bool leave_piece(const StreamKParams& p, const Pieces
   return true;
 }
 
-// Adds up all pieces of one turn of one half in the order of k; `sums` are this worker's before,
-// the tile's after.
+// Vectors of a piece that are on their way at a time: as many as registers have room for, of those
+// that divide a half.
+template <class Cfg>
+inline constexpr int kPieceVectors = [] {
+  int vectors = Cfg::kSwapAB ? 6 : 4;
+  while (Cfg::kSums / 4 % vectors != 0) --vectors;
+  return vectors;
+}();
+
+// Adds up all pieces in the order of k; `d` are this worker's sums before, the tile's after.
 template <class Cfg>
 __device__ __forceinline__ void add_pieces(const StreamKParams& p, const Pieces& pieces, int block,
-                                           int half, int turn, float (&sums)[Cfg::kPassSums]) {
-  constexpr int kVectors = Cfg::kPassSums / 4;
-  const int first_vector = half * (Cfg::kSums / 4) + turn * kVectors;
-  float total[Cfg::kPassSums] = {};
-  for (int from = pieces.first; from <= pieces.last; ++from) {
-    const bool own = from == pieces.worker;
-    float4 loaded[kVectors];
-    if (!own) {
-      const float4* source = piece<Cfg>(p, pieces.tile, from, block) + first_vector * 128;
+                                           Sums<Cfg>& d) {
+  constexpr int kVectors = kPieceVectors<Cfg>;
 #pragma unroll
-      for (int i = 0; i < kVectors; ++i) loaded[i] = __ldcg(source + i * 128);
-    }
+  for (int half = 0; half < Cfg::kHalves; ++half) {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      total[4 * i] += own ? sums[4 * i] : loaded[i].x;
-      total[4 * i + 1] += own ? sums[4 * i + 1] : loaded[i].y;
-      total[4 * i + 2] += own ? sums[4 * i + 2] : loaded[i].z;
-      total[4 * i + 3] += own ? sums[4 * i + 3] : loaded[i].w;
+    for (int first = 0; first < Cfg::kSums / 4; first += kVectors) {
+      float* sums = d[half] + 4 * first;
+      float total[4 * kVectors] = {};
+#pragma unroll 1
+      for (int from = pieces.first; from <= pieces.last; ++from) {
+        if (from == pieces.worker) {
+#pragma unroll
+          for (int i = 0; i < 4 * kVectors; ++i) total[i] += sums[i];
+          continue;
+        }
+        const float4* source =
+            piece<Cfg>(p, pieces.tile, from, block) + (half * (Cfg::kSums / 4) + first) * 128;
+        float4 loaded[kVectors];
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) loaded[i] = __ldcg(source + i * 128);
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+          total[4 * i] += loaded[i].x;
+          total[4 * i + 1] += loaded[i].y;
+          total[4 * i + 2] += loaded[i].z;
+          total[4 * i + 3] += loaded[i].w;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4 * kVectors; ++i) sums[i] = total[i];
     }
   }
-#pragma unroll
-  for (int i = 0; i < Cfg::kPassSums; ++i) sums[i] = total[i];
 }
 
 // Swapped, a warp's output leaves by TMA, a turn of tokens by 16 columns a box, from two boxes of
@@ -338,18 +356,13 @@ template <class Cfg>
 __device__ __forceinline__ void finish_part(const StreamKParams& p, const Pieces& pieces, Tile tile,
                                             int block, int first, TurnBoxes<Cfg>& boxes,
                                             Sums<Cfg>& d) {
+  if (pieces.first != pieces.last) add_pieces<Cfg>(p, pieces, block, d);
 #pragma unroll 1
   for (int turn = 0; turn < kAlternates<Cfg>; ++turn) {
     const int token0 = turn * kPassTokens;
     if (Cfg::kSwapAB && token0 >= p.gemm.m) return;
     float sums[Cfg::kHalves][Cfg::kPassSums];
     take_turn<Cfg>(turn, d, sums);
-    if (pieces.first != pieces.last) {
-#pragma unroll
-      for (int half = 0; half < Cfg::kHalves; ++half) {
-        add_pieces<Cfg>(p, pieces, block, half, turn, sums[half]);
-      }
-    }
     if constexpr (Cfg::kSwapAB) {
       finish_tokens<Cfg>(p, boxes, token0, first, sums);
     } else {
