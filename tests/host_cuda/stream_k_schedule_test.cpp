@@ -102,8 +102,8 @@ TEST(StreamK, Llama8B) {
   EXPECT_EQ(down.last_holder(1), 7);
 }
 
-// Qwen3-8B by 224 weight rows: 110 tiles of 64 units. One a worker takes less than 53 units with the
-// fix-up of two pieces; 28 tiles of them do not.
+// Qwen3-8B by 224 weight rows: 110 tiles of 64 units. One a worker takes less than 53 units with
+// the fix-up of two pieces; 28 tiles of them do not.
 TEST(StreamK, FewerWorkersHaveWholeTilesWhereThatTakesLess) {
   const StreamK whole = make_stream_k(110, 64, 132);
   EXPECT_EQ(whole.workers, 110);

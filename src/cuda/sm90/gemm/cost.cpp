@@ -120,7 +120,8 @@ double stream_k_us(const GemmShape& shape, const Tiling& t) {
   const double reads = 1.1 * std::min(tiles_a_column, std::ceil(share)) - 0.1;
   const double memory =
       reads * static_cast<double>(shape.n) / std::max(1, shape.sm_count) * chip.weight_ps;
-  const double unit = longer_us(tensor, stage, 4) * (t.cluster > 1 ? kPair : 1) * small_copies(shape, t);
+  const double unit =
+      longer_us(tensor, stage, 4) * (t.cluster > 1 ? kPair : 1) * small_copies(shape, t);
   return longer_us(share * unit, memory, 8) * static_cast<double>(shape.k) * 1e-6 + kLaunchUs +
          pieces * static_cast<double>(tile_sums(t)) * kPartialUs;
 }

@@ -62,7 +62,8 @@ Status encode_gate_up(const Step& step, const Tiling& tiling, GemmParams& params
   const Problem& p = step.problem;
   params = params_of(step, p.h, p.d);
   params.save = p.save_g_u ? 1 : 0;
-  const auto pairs = encode_pairs(step, tiling.tile_n / 16 / tiling.weight_parts(), longest_run(tiling));
+  const auto pairs =
+      encode_pairs(step, tiling.tile_n / 16 / tiling.weight_parts(), longest_run(tiling));
   if (!pairs) return pairs.error();
   params.w = pairs->map;
   params.pair = pairs->walk;

@@ -3,8 +3,8 @@
 // (schedule.hpp), which balances the bytes of the weights over the SMs. Budget and drawing:
 // docs/kernels/stream_k.md.
 //
-// roles, one CTA an SM; swapped, the two of a cluster have neighbouring tiles of weights, and a half
-// each of x's rows to send to both
+// roles, one CTA an SM; swapped, the two of a cluster have neighbouring tiles of weights, and a
+// half each of x's rows to send to both
 //   warpgroups 0 ..  consumers: WGMMA, fix-up, stores from registers; of 64 rows of x each, or,
 //                    swapped, of 128 weight rows and all of x's rows as columns, stored by TMA
 //   last warpgroup   producer: one thread issues every TMA load
@@ -45,7 +45,7 @@ concept StreamKConfig = requires {
 
 // A worker's CTAs: consumers of all of them.
 template <class Cfg>
-inline constexpr int kBlocks = Cfg::kCluster * Cfg::kConsumers;
+inline constexpr int kBlocks = Cfg::kCluster* Cfg::kConsumers;
 
 // A position in the line of units, and the tile of this CTA.
 template <class Cfg>
@@ -142,8 +142,8 @@ template <class Cfg>
 __device__ __forceinline__ float4* piece(const StreamKParams& p, int tile, int worker, int block) {
   constexpr int kVectors = Cfg::kHalves * Cfg::kSums / 4;  // of a thread
   const long long slot = p.schedule.slot(worker, tile);
-  return reinterpret_cast<float4*>(p.partials) +
-         (slot * kBlocks<Cfg> + block) * (kVectors * 128) + threadIdx.x % 128;
+  return reinterpret_cast<float4*>(p.partials) + (slot * kBlocks<Cfg> + block) * (kVectors * 128) +
+         threadIdx.x % 128;
 }
 
 // Leaves a warp's sums of a cut tile for the others and takes a ticket. True in the warp that takes
