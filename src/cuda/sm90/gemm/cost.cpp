@@ -93,8 +93,8 @@ double stream_k_us(const GemmShape& shape, const Tiling& t) {
   constexpr double kSwapABTensor = 0.77;    // the factor of weight rows as the tensor cores' rows
   constexpr double kThreeConsumers = 0.81;  // of three consumers
   constexpr double kPair = 1.18;            // and of a stage that waits for a partner
-  constexpr double kLaunchUs = 8.4;  // 6.4 behind another such launch, which mlp has none of
-  constexpr double kPartialUs = 1.01e-4;  // a partial sum of a cut tile
+  constexpr double kLaunchUs = 8.4;         // 6.4 behind another such launch, which mlp has none of
+  constexpr double kPartialUs = 1.01e-4;    // a partial sum of a cut tile
   const Chip& chip = chip_of(shape);
   const std::int64_t tiles = tiles_of(shape, t);
   const StreamK s = stream_k_schedule(shape, t);
