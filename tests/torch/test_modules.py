@@ -2,8 +2,10 @@
 """``GatedMLP`` and ``sluice.patch``, against the modules that they stand in for."""
 
 import copy
+import pickle
 import unittest
 from collections.abc import Callable
+from types import MethodType
 from unittest import mock
 
 import torch
@@ -21,6 +23,7 @@ from transformers.models.t5gemma import T5GemmaModuleConfig, modeling_t5gemma
 
 import sluice
 from sluice import proof
+from sluice.kept import keep, kept
 from sluice.nn import GatedMLP
 from sluice.patching import ACTIVATIONS
 from sluice.serving import operators
@@ -104,12 +107,14 @@ class Patch(unittest.TestCase):
                 result = sluice.patch(model)
                 self.assertEqual(list(result.patched.values()), [kind, kind], result)
                 self.assertEqual(result.left, {})
-                self.assertEqual(mlps(model)[0]._sluice.gate.activation, activation)
+                settings = kept(mlps(model)[0]._sluice)
+                self.assertEqual(settings.gate.activation, activation)
                 torch.testing.assert_close(model(TOKENS).logits, expected)
                 # It is Sluice that computed it: with the wrong gate the logits move.
-                settings = mlps(model)[0]._sluice
+                gate = settings.gate
                 object.__setattr__(settings, "gate", sluice.Gate("relu", up_offset=1.0))
                 self.assertFalse(torch.allclose(model(TOKENS).logits, expected))
+                object.__setattr__(settings, "gate", gate)  # other models have the same settings
                 result.undo()
                 self.assertTrue(torch.equal(model(TOKENS).logits, expected))
                 self.assertNotIn("forward", mlps(model)[0].__dict__)
@@ -318,6 +323,24 @@ class Patch(unittest.TestCase):
         sluice.patch(model)
         torch._dynamo.reset()
         torch.testing.assert_close(torch.compile(mlp, fullgraph=True)(x), expected)
+
+    def test_modules_carry_nothing_that_torch_compile_asks_for_at_every_call(self) -> None:
+        model = randomise(small_model())
+        before = [set(vars(module)) for module in (*mlps(model), model.lm_head)]
+        sluice.patch(model, linears=True)
+        gated = GatedMLP(8, 8, gate=sluice.Gate.clamped_swiglu())
+        before.append(set(vars(nn.Module())))
+        for module, names in zip((*mlps(model), model.lm_head, gated), before):
+            added = {name: value for name, value in vars(module).items() if name not in names}
+            self.assertTrue(added)
+            for name, value in added.items():
+                self.assertIsInstance(value, (str, int, float, MethodType, type(None)), name)
+
+    def test_what_a_module_carries_goes_to_other_processes(self) -> None:
+        gated = pickle.loads(pickle.dumps(GatedMLP(8, 8, gate=sluice.Gate.clamped_swiglu())))
+        with mock.patch.dict("sluice.kept._KEPT", clear=True):
+            self.assertEqual(gated.gate, sluice.Gate.clamped_swiglu())
+        self.assertEqual(keep(sluice.Gate("relu")), keep(sluice.Gate("relu")))
 
 
 class Linears(unittest.TestCase):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from sluice import ops
 from sluice.gate import Gate
+from sluice.kept import keep, kept
 
 
 def mlp_of(
@@ -46,7 +47,7 @@ class GatedMLP(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         place = {"bias": bias, "device": device, "dtype": dtype}
-        self.gate = gate if isinstance(gate, Gate) else Gate(gate)
+        self._gate = keep(gate if isinstance(gate, Gate) else Gate(gate))
         self.merged, self.recompute, self.weights_static = merged, recompute, weights_static
         self.group = None if group is None else ops.name_of_group(group)  # a group cannot be copied
         if merged:
@@ -56,12 +57,16 @@ class GatedMLP(nn.Module):
             self.up_proj = nn.Linear(d, h, **place)
         self.down_proj = nn.Linear(h, d, **place)
 
+    @property
+    def gate(self) -> Gate:
+        return kept(self._gate)
+
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         merged = self.merged
         return mlp_of(
             self.gate_up_proj if merged else self.gate_proj,
             self.gate_up_proj if merged else self.up_proj,
-            self.down_proj, x, self.gate, residual=residual, recompute=self.recompute,
+            self.down_proj, x, kept(self._gate), residual=residual, recompute=self.recompute,
             weights_static=self.weights_static, group=self.group,
         )  # fmt: skip
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from sluice import capi, proof
 from sluice.form import Form, form_of, looks_gated
 from sluice.gate import Gate
+from sluice.kept import keep, kept
 from sluice.nn import mlp_of
 from sluice.serving import operators
 
@@ -93,6 +94,14 @@ class _Settings:
     options: dict[str, bool]
 
 
+@dataclass(frozen=True)
+class _LinearSettings:
+    """What a patched linear layer carries."""
+
+    backends: frozenset[str]
+    weights_static: bool
+
+
 def _ours(module: nn.Module, x: Tensor, form: Form, gate: Gate, **options: bool) -> Tensor:
     parts = (module._modules[name] for name in (form.gate, form.up, form.down))
     return mlp_of(*parts, x, gate, up_first=form.up_first, **options)
@@ -100,7 +109,7 @@ def _ours(module: nn.Module, x: Tensor, form: Form, gate: Gate, **options: bool)
 
 def _forward(self: nn.Module, *arguments: Any, **named: Any) -> Tensor:
     """x as the class's own forward takes it; what else that takes, it does not use."""
-    settings: _Settings = self._sluice
+    settings: _Settings = kept(self._sluice)
     x = arguments[0] if arguments else named[settings.form.argument]
     device = x.device.type
     if (
@@ -111,14 +120,6 @@ def _forward(self: nn.Module, *arguments: Any, **named: Any) -> Tensor:
     ):
         return type(self).forward(self, *arguments, **named)
     return _ours(self, x, settings.form, settings.gate, **settings.options)
-
-
-@dataclass(frozen=True)
-class _LinearSettings:
-    """What a patched linear layer carries."""
-
-    backends: frozenset[str]
-    weights_static: bool
 
 
 def _linear_obstacle(linear: nn.Module) -> str | None:
@@ -143,7 +144,7 @@ def _linear_obstacle(linear: nn.Module) -> str | None:
 
 def _linear_forward(self: nn.Module, input: Tensor) -> Tensor:  # noqa: A002: as nn.Linear calls it
     """Torch's where gradients are recorded; otherwise the operator chooses by the token count."""
-    settings: _LinearSettings = self._sluice
+    settings: _LinearSettings = kept(self._sluice)
     device = input.device.type
     if (
         device not in settings.backends
@@ -174,8 +175,7 @@ def _replaced(module: nn.Module) -> str | None:
     """Why the module's forward cannot be replaced, where it has one of its own."""
     if "forward" not in module.__dict__:
         return None
-    settings = module.__dict__.get("_sluice")
-    if settings is not None and settings.backends:
+    if "_sluice" in module.__dict__ and kept(module._sluice).backends:
         return "patched already"
     return None if _has_our_forward(module) else "its forward was replaced already"
 
@@ -233,7 +233,7 @@ class Patched:
             if "forward" not in module.__dict__:
                 module.__dict__.pop("_sluice", None)
             elif "_sluice" in module.__dict__:  # Sluice's forward within the wrapper reads it
-                module._sluice = replace(module._sluice, backends=frozenset())
+                module._sluice = keep(replace(kept(module._sluice), backends=frozenset()))
         self._modules.clear()
         self.patched.clear()
         self.linears.clear()
@@ -261,7 +261,7 @@ def _patch_linears(
     for name, linear in model.named_modules():
         if not isinstance(linear, nn.Linear):
             continue
-        if _has_our_forward(linear) and linear._sluice.backends:
+        if _has_our_forward(linear) and kept(linear._sluice).backends:
             result.linears_left[name] = "patched already"
         elif id(linear) in inside:
             continue
@@ -277,7 +277,7 @@ def _patch_linears(
                 if isinstance(choice, str):
                     result.linears_left[name] = choice
                     continue
-            linear._sluice = _LinearSettings(backends, weights_static)
+            linear._sluice = keep(_LinearSettings(backends, weights_static))
             linear.forward = MethodType(_linear_forward, linear)
             result._modules.append(linear)
             result.linears[name] = f"{linear.out_features}x{linear.in_features}"
@@ -313,7 +313,7 @@ def patch(
         elif prove and (reason := _objection(module, form, gate, backends)):
             result.left[name] = reason
         else:
-            module._sluice = _Settings(form, gate, backends, options)
+            module._sluice = keep(_Settings(form, gate, backends, options))
             module.forward = MethodType(_forward, module)
             result._modules.append(module)
             result.patched[name] = type(module).__qualname__
