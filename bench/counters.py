@@ -65,8 +65,8 @@ def launches(text: str) -> list[tuple[str, dict[str, float]]]:
 
 
 def counters(found: list[tuple[str, dict[str, float]]], seen: Iterable[str] = ()) -> dict[str, Any]:
-    """Those of one run; ``seen`` are the names of all kernels. A kernel that is launched twice as often as another is so within a run; one that is
-    launched less than half as often as another was but tried."""
+    """Those of one run; ``seen`` are the names of all kernels. A kernel that is launched twice as often as
+    another is so within a run; one that is launched less than half as often as another was but tried."""
     kernels: dict[str, list[dict[str, float]]] = defaultdict(list)
     for name, values in found:
         kernels[name].append(values)

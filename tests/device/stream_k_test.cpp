@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sm90_schedule.hpp"
+#include "stream_k_shapes.hpp"
 
 namespace sluice {
 namespace {
@@ -29,13 +30,9 @@ TEST_F(GpuStreamK, OneTileOfEachOperator) {
   }
 }
 
-// Tiles cut once, cut into many pieces and, below 25 units of k, not at all, one a worker and
-// several.
+// Tiles cut into two and into many pieces, beside whole ones and not at all.
 TEST_F(GpuStreamK, TailsInEveryDirection) {
-  for (const std::string shape :
-       {"3x8x8", "17x72x104", "33x1736x264", "64x264x4400", "65x4424x136", "100x8456x1544",
-        "129x520x2056", "137x1736x456", "144x72x104", "145x2056x136", "160x2056x1288",
-        "193x1544x392", "257x2056x1032", "300x136x3080", "40x29568x72"}) {
+  for (const std::string shape : gpu::kStreamKTails) {
     for (const std::string op : {"gate_up", "mlp"}) {
       ASSERT_NO_FATAL_FAILURE(expect_exact(shape + ":" + op + ":fp16"));
       ASSERT_NO_FATAL_FAILURE(expect_exact(shape + ":" + op + ":interleaved1"));
@@ -68,13 +65,10 @@ TEST_F(GpuStreamK, LayoutsAndFlags) {
   ASSERT_NO_FATAL_FAILURE(verify_all("33x24x1032:mlp:fill=special"));
 }
 
-constexpr const char* kRepeated[] = {"64x1736x1224:mlp", "20x8200x264:gate_up", "300x1736x1224:mlp",
-                                     "137x1736x1224:gate_up"};
-
 // A lost or doubled ticket, or a piece read too early, would show in the bits, or in a ticket that
 // the next launch does not find at 0. No launch waits for the one before on the host's side.
 TEST_F(GpuStreamK, ManyRunsOnOneWorkspaceGiveTheSameBits) {
-  for (const char* text : kRepeated) {
+  for (const char* text : gpu::kStreamKRepeated) {
     const auto c = harness::parse_case(text).value();
     const std::vector<std::string> configs = configs_of(c.problem);
     for (const std::string& config : configs) {
@@ -94,14 +88,15 @@ TEST_F(GpuStreamK, ManyRunsOnOneWorkspaceGiveTheSameBits) {
 }
 
 TEST_F(GpuStreamK, TwoStreamsAtOnceGiveTheSameBits) {
-  for (const char* text : kRepeated) {
+  for (const char* text : gpu::kStreamKRepeated) {
     expect_same_bits_on_two_streams(text, configs_of(text).front());
   }
 }
 
 TEST_F(GpuStreamK, ChainedLayersEqualLayersOneByOne) {
-  const std::string text = "40x1736x1224:mlp:sigmoid";
-  for (const std::string& config : configs_of(text)) expect_chains(text, config);
+  for (const std::string text : gpu::kStreamKChained) {
+    for (const std::string& config : configs_of(text)) expect_chains(text, config);
+  }
 }
 
 }  // namespace

@@ -79,6 +79,11 @@ TEST(CudaSm90, WorkspaceHoldsWhatLaunchesLeaveForEachOther) {
   ASSERT_TRUE(cut) << cut.error().message;
   EXPECT_EQ(cut.value().workspace_bytes,
             kWorkspaceHeaderBytes + std::size_t{2} * 132 * 192 * 224 * 4);
+  const auto pairs = plan(problem_of("144x5120x25600:gate_up"), h200(),
+                          {.variant = "cuda.sm90", .config = "gate_up=sw144x256c2g16"});
+  ASSERT_TRUE(pairs) << pairs.error().message;
+  EXPECT_EQ(pairs.value().workspace_bytes,
+            kWorkspaceHeaderBytes + std::size_t{2} * 66 * 2 * 256 * 144 * 4);
   constexpr std::size_t kHidden = std::size_t{512} * 14336 * 2;
   EXPECT_EQ(bytes("512x4096x14336:mlp"), kWorkspaceHeaderBytes + kHidden);
   // Rows of h begin at a line of L2.

@@ -112,6 +112,7 @@ TEST(StreamK, FewerWorkersHaveWholeTilesWhereThatTakesLess) {
   const StreamK two = make_stream_k(112, 128, 66);
   EXPECT_EQ(two.workers, 56);
   EXPECT_EQ(two.each, 256);
+  EXPECT_EQ(make_stream_k(0, 64, 132).workers, 1);
   const StreamK cut = make_stream_k(28, 64, 132);
   EXPECT_EQ(cut.workers, 132);
   EXPECT_EQ(make_stream_k(111, 128, 66).workers, 66) << "111 tiles are no two a worker";

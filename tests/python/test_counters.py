@@ -64,8 +64,8 @@ class Counters(unittest.TestCase):
             counters.launches("==ERROR== ERR_NVGPUCTRPERM")
 
     def test_no_kernel_is_an_error(self) -> None:
-        with self.assertRaisesRegex(SystemExit, "saw no kernel"):
-            counters.counters([])
+        with self.assertRaisesRegex(SystemExit, "saw no kernel of these names, but .*nvjet"):
+            counters.counters([], [self.THEIRS])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ struct GemmLaunch {
 /// Fills params.order and params.lockstep_word for a launch of tiles in waves. Returns its CTAs.
 [[nodiscard]] int set_order(const GemmLaunch& launch, GemmKind kind, GemmParams& params) noexcept;
 
-/// Whether a grid of whole tiles is launched programmatically, to start while the kernel before it
+/// Whether a grid is launched programmatically, to start while the kernel before it
 /// ends: without pairs of CTAs, which saves 1 us, or if it fills the SMs. Pairs of a smaller one,
 /// put wherever two SMs are free, lie worse than those of a grid that begins on an empty GPU: 104
 /// CTAs of 132 took 4 to 10 % longer (docs/kernels/gate_up.md).

@@ -19,6 +19,7 @@ Status encode_input(const Step& step, Operand id, const Tiling& tiling, CUtensor
                     CUtensorMap& tail) {
   const int rows = tiling.is_stream_k() ? tiling.rows : kTileM;
   const std::int64_t all = step.spec(id).rows;
+  if (all == 0) return {};
   if (tiling.input_parts() > 1) {  // one tile of tokens
     const int part = input_part(static_cast<int>(all), tiling.input_parts());
     return encode_boxes(step, id, {kTileK, part}, whole);

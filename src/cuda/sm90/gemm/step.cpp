@@ -213,8 +213,14 @@ std::string describe(const StepView& s) {
   const auto room = sizeof(text) - static_cast<std::size_t>(size);
   if (t.is_stream_k()) {
     const sm90::gemm::StreamK k = sm90::gemm::stream_k_schedule(shape, t);
-    std::snprintf(text + size, room, "stream-K: %d workers of %d or %d stages of 64 columns",
-                  k.workers, k.each, k.each + (k.rest > 0 ? 1 : 0));
+    const char* workers = t.cluster > 1 ? "pairs" : "workers";
+    if (k.rest == 0) {
+      std::snprintf(text + size, room, "stream-K: %d %s of %d stages of 64 columns", k.workers,
+                    workers, k.each);
+    } else {
+      std::snprintf(text + size, room, "stream-K: %d %s of %d or %d stages of 64 columns",
+                    k.workers, workers, k.each, k.each + 1);
+    }
   } else if (t.is_split_k()) {
     std::snprintf(text + size, room, "%lld parts of k of %lld stages of 64 columns at most",
                   ll{t.split}, ll{((shape.k + 63) / 64 + t.split - 1) / t.split});

@@ -20,7 +20,7 @@
 //   empty[s]  one arrival for each consumer warpgroup of the cluster; the producer waits
 // tickets, in the workspace header
 //   A warp whose tile is cut leaves its sums in the workspace and takes a ticket; whoever takes the
-//   last adds all pieces up in the order of k and finishes the tile. Nobody waits for another CTA.
+//   last adds all pieces up in the order of k and finishes the tile. No worker waits for another.
 #pragma once
 
 #include "cuda/ptx/bulk_copy.cuh"
@@ -37,6 +37,8 @@ concept StreamKConfig = requires {
   requires Cfg::kTileN % 32 == 0 && Cfg::kTileN <= 256;
   requires Cfg::kKind == GemmKind::kGateUp&& Cfg::kWeightParts == 1;
   requires Cfg::kSwapAB || Cfg::kConsumers * 64 == Cfg::kRows;
+  requires Cfg::kInputParts == Cfg::kCluster;
+  requires Cfg::kRows % (8 * Cfg::kInputParts) == 0;  // the shares of x are whole swizzle atoms
   // Rows of a WGMMA behind the tile's weights lie in the same stage's x.
   requires !Cfg::kSwapAB || (Cfg::kConsumers * 128 - Cfg::kTileN) * kTileK * 2 <= Cfg::kABytes;
   requires Cfg::kSums % Cfg::kPassSums == 0;
@@ -192,7 +194,7 @@ __device__ __forceinline__ bool leave_piece(const StreamKParams& p, const Pieces
 // that divide a half.
 template <class Cfg>
 inline constexpr int kPieceVectors = [] {
-  int vectors = Cfg::kSwapAB ? 6 : 4;
+  int vectors = Cfg::kSwapAB && Cfg::kSums < 80 ? 6 : 4;
   while (Cfg::kSums / 4 % vectors != 0) --vectors;
   return vectors;
 }();

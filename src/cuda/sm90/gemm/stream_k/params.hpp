@@ -8,7 +8,7 @@
 namespace sluice::cuda::sm90::gemm {
 
 struct StreamKParams {
-  GemmParams gemm;     // x with boxes of the tiling's rows; its output maps are used if swapped
+  GemmParams gemm;     // x by boxes of a CTA's share of rows; its output maps are used if swapped
   StreamK schedule;    // set by the launch
   tile::RowMajor out;  // h
   tile::RowMajor g;    // if gemm.save
@@ -17,7 +17,8 @@ struct StreamKParams {
   WorkspaceHeader* header;  // tickets
 };
 
-/// Fills order and schedule for the tiling and enqueues the kernel, programmatically. kInternal for
+/// Fills order and schedule for the tiling and enqueues the kernel, programmatically if it
+/// starts_early(). kInternal for
 /// a tiling that tilings() does not list. launch.cu.
 Status launch_stream_k(const GemmLaunch& launch, StreamKParams& params) noexcept;
 

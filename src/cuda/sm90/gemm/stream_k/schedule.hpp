@@ -4,7 +4,7 @@
 // Matrix-Matrix Multiplication on the GPU", 2023. Drawing: docs/kernels/stream_k.md.
 //
 // A unit is one step of kTileK columns of one tile. All units lie in one line, tile after tile, and
-// every worker (a CTA, or a cluster of them with a row tile each) takes an equal contiguous share:
+// every worker (a CTA, or a pair of them with a weight tile each) takes an equal contiguous share:
 // so bytes are balanced for any shape. A tile that a border cuts has pieces of several workers,
 // whose sums meet in the workspace.
 #pragma once
@@ -72,7 +72,9 @@ inline constexpr std::int64_t kMaxUnits = std::int64_t{1} << 30;
   if (waves == 1) even = able / tiles * tiles;
   if (waves > 1 && tiles % waves == 0) even = tiles / waves;
   int workers = even * 16 >= able * 15 ? even : able;
-  if (tiles % waves == 0 && rather_whole(waves * k_units, units / able)) workers = tiles / waves;
+  if (waves > 0 && tiles % waves == 0 && rather_whole(waves * k_units, units / able)) {
+    workers = tiles / waves;
+  }
   return {k_units, workers, units / workers, units % workers};
 }
 
