@@ -45,9 +45,24 @@ MaybeTensor unless_empty(bool asked_for, const Tensor& tensor) {
   return asked_for ? MaybeTensor(tensor) : MaybeTensor();
 }
 
-// y summed over ranks, and the bytes that each peer buffer needs: where they are more than those
-// given, y is not written.
-using Reduced = std::tuple<Tensor, int64_t>;
+// y summed over ranks, the next block's RMSNorm of it (no elements where none is asked for), and
+// the bytes that each peer buffer needs: where they are more than those given, nothing is written.
+using Reduced = std::tuple<Tensor, Tensor, int64_t>;
+
+// Runs the call for y summed over ranks.
+Reduced run_reduced(Call& call, const Tensor& y, const Ranks& ranks, const MaybeTensor& next_norm,
+                    double next_eps, double next_weight_offset) {
+  Tensor y_norm = next_norm ? empty_like(y) : empty_vector(y, 0);
+  if (next_norm) {
+    sluice_norm& norm = call.problem().reduce.norm;
+    norm.enabled = 1;
+    norm.eps = static_cast<float>(next_eps);
+    norm.weight_offset = static_cast<float>(next_weight_offset);
+    call.in(Operand::kNextNormWeight, *next_norm);
+    call.out(Operand::kYNorm, y_norm);
+  }
+  return {y, y_norm, call.run(ranks)};
+}
 
 // --- gate_up: h [.., H] from x [.., D]
 
@@ -119,10 +134,11 @@ Tensor down(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
 
 Reduced down_reduce(const Tensor& h, const Tensor& w_down, const MaybeTensor& b_down,
                     const MaybeTensor& residual, bool weights_static, int64_t rank,
-                    const std::vector<int64_t>& peers, int64_t peer_bytes) {
+                    const std::vector<int64_t>& peers, int64_t peer_bytes,
+                    const MaybeTensor& next_norm, double next_eps, double next_weight_offset) {
   Tensor y = empty_with_width(h, rows_of("w_down", w_down));
   Call call = call_of_down(h, w_down, b_down, residual, weights_static, y);
-  return {y, call.run({rank, peers, peer_bytes})};
+  return run_reduced(call, y, {rank, peers, peer_bytes}, next_norm, next_eps, next_weight_offset);
 }
 
 // --- mlp: y [.., D] from x [.., D]
@@ -164,11 +180,12 @@ Tensor mlp(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tens
 Reduced mlp_reduce(const Tensor& x, const Tensor& w_gate, const Tensor& w_up, const Tensor& w_down,
                    const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
                    const MaybeTensor& residual, const GateArguments& gate, bool weights_static,
-                   int64_t rank, const std::vector<int64_t>& peers, int64_t peer_bytes) {
+                   int64_t rank, const std::vector<int64_t>& peers, int64_t peer_bytes,
+                   const MaybeTensor& next_norm, double next_eps, double next_weight_offset) {
   Tensor y = empty_like(x);
   Call call = call_of_mlp(x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, gate,
                           weights_static, y, {}, {});
-  return {y, call.run({rank, peers, peer_bytes})};
+  return run_reduced(call, y, {rank, peers, peer_bytes}, next_norm, next_eps, next_weight_offset);
 }
 
 // Of x and the weights alone. Each argument left to its default costs the host some 0.1 us in
@@ -241,19 +258,22 @@ std::tuple<Tensor, Tensor> norm_mlp(const Tensor& x, const Tensor& norm_weight,
   return {y, x_sum};
 }
 
-std::tuple<Tensor, Tensor, int64_t> norm_mlp_reduce(
+std::tuple<Tensor, Tensor, Tensor, int64_t> norm_mlp_reduce(
     const Tensor& x, const Tensor& norm_weight, const Tensor& w_gate, const Tensor& w_up,
     const Tensor& w_down, const MaybeTensor& x_residual, const MaybeTensor& b_gate,
     const MaybeTensor& b_up, const MaybeTensor& b_down, double eps, double weight_offset,
     bool add_sum, const GateArguments& gate, bool weights_static, int64_t rank,
-    const std::vector<int64_t>& peers, int64_t peer_bytes) {
+    const std::vector<int64_t>& peers, int64_t peer_bytes, const MaybeTensor& next_norm,
+    double next_eps, double next_weight_offset) {
   const bool adds = x_residual.has_value();
   Tensor y = empty_like(x);
   Tensor x_sum = adds ? empty_like(x) : empty_vector(x, 0);
   Call call =
       call_of_norm_mlp(x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down, eps,
                        weight_offset, add_sum, gate, weights_static, y, unless_empty(adds, x_sum));
-  return {y, x_sum, call.run({rank, peers, peer_bytes})};
+  auto [sum, y_norm, wanted] =
+      run_reduced(call, y, {rank, peers, peer_bytes}, next_norm, next_eps, next_weight_offset);
+  return {sum, x_sum, y_norm, wanted};
 }
 
 // --- norm: n [.., D], RMSNorm of x + x_residual; also the sum
@@ -469,8 +489,10 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sluice, library) {
   const std::string recompute = ", *, bool recompute=False";
   const std::string out = ", *, Tensor(a!) out) -> ()";
   // Of a process group's name, in Python (ranks.py); below them, of its peer buffers.
-  const std::string group = ", *, str group) -> ";
-  const std::string ranks = ", *, int rank, int[] peers, int peer_bytes) -> ";
+  const std::string next_norm =
+      ", Tensor? next_norm=None, float next_eps=1e-6, float next_weight_offset=0.0) -> ";
+  const std::string group = ", *, str group" + next_norm;
+  const std::string ranks = ", *, int rank, int[] peers, int peer_bytes" + next_norm;
   for (const std::string& schema : {
            "gate_up(" + gate_up + is_static + ") -> Tensor",
            "gate_up.out(" + gate_up + is_static + out,
@@ -502,13 +524,14 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sluice, library) {
                ", bool accumulate=False, *, Tensor(a!)? dx=None, Tensor(b!)? dw_gate=None, "
                "Tensor(c!)? dw_up=None, Tensor(d!)? dw_down=None, Tensor(e!)? db_gate=None, "
                "Tensor(f!)? db_up=None, Tensor(g!)? db_down=None) -> ()",
-           "down_reduce(" + down + group + "Tensor",
-           "mlp_reduce(" + mlp + is_static + group + "Tensor",
-           "norm_mlp_reduce(" + norm_mlp + is_static + group + "(Tensor y, Tensor x_sum)",
-           "_down_reduce(" + down + ranks + "(Tensor y, int wanted_bytes)",
-           "_mlp_reduce(" + mlp + is_static + ranks + "(Tensor y, int wanted_bytes)",
+           "down_reduce(" + down + group + "(Tensor y, Tensor y_norm)",
+           "mlp_reduce(" + mlp + is_static + group + "(Tensor y, Tensor y_norm)",
+           "norm_mlp_reduce(" + norm_mlp + is_static + group +
+               "(Tensor y, Tensor x_sum, Tensor y_norm)",
+           "_down_reduce(" + down + ranks + "(Tensor y, Tensor y_norm, int wanted_bytes)",
+           "_mlp_reduce(" + mlp + is_static + ranks + "(Tensor y, Tensor y_norm, int wanted_bytes)",
            "_norm_mlp_reduce(" + norm_mlp + is_static + ranks +
-               "(Tensor y, Tensor x_sum, int wanted_bytes)",
+               "(Tensor y, Tensor x_sum, Tensor y_norm, int wanted_bytes)",
            std::string("_lies_in_a_pool(Tensor tensor) -> bool"),  // in Python: workspace.cpp
        }) {
     library.def(schema.c_str());

@@ -87,6 +87,25 @@ def check_values(rank: int, dtype: torch.dtype) -> None:
     assert torch.equal(got_r, r)
     assert worst(got, y, bound) < 1, dtype
     assert ops.mlp(x[:0], *mine, group=world).shape == (0, D)
+    check_next_norm(x, mine, residual, world)
+
+
+def check_next_norm(x: Tensor, mine: tuple[Tensor | None, ...], residual: Tensor, group: Any) -> None:
+    """y is as without it, y_norm is norm's of y; without a group too."""
+    weight = 1 + torch.arange(D, dtype=x.dtype) / 8
+    more = {"next_norm": weight, "next_eps": 0.5, "next_weight_offset": 0.25}
+    norm_mlp = (x, weight, *mine[:3], residual, *mine[3:])
+    h = ops.gate_up(x, *mine[:2], *mine[3:5])
+    for place in (None, group):
+        for function, operands in (
+            (ops.mlp, (x, *mine, residual)), (ops.norm_mlp, norm_mlp), (ops.linear, (h, mine[2], mine[5], residual))
+        ):  # fmt: skip
+            alone = function(*operands, group=place)
+            *results, y_norm = function(*operands, group=place, **more)
+            wanted = (alone,) if isinstance(alone, Tensor) else alone
+            assert all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True)), (function, place)
+            n, _ = ops.norm(results[0], weight, eps=0.5, weight_offset=0.25)
+            assert torch.equal(y_norm, n), (function, place)
 
 
 def check_module(rank: int) -> None:
@@ -141,6 +160,12 @@ class OverRanks(unittest.TestCase):
             self.assertEqual(ops.linear(h, narrow, group="any").shape, (2, 3, D))
             y, r = ops.norm_mlp(x, torch.empty(D), wide, wide, narrow, x, group="any")
             self.assertEqual((y.shape, r.shape), ((2, 3, D), (2, 3, D)))
+            more = {"group": "any", "next_norm": torch.empty(D)}
+            for results in (
+                ops.linear(h, narrow, **more), ops.mlp(x, wide, wide, narrow, **more),
+                ops.norm_mlp(x, torch.empty(D), wide, wide, narrow, x, **more),
+            ):  # fmt: skip
+                self.assertEqual([t.shape for t in results], [(2, 3, D)] * len(results))
 
 
 def check_choice(rank: int) -> None:

@@ -100,6 +100,15 @@ def check_norm(rank: int) -> None:
         )
         case.check(y, ("norm_mlp", m))
         assert torch.equal(got, r)
+        # The next block's norm comes with the sum: of the same y, and the same bits on all ranks.
+        other, got, y_norm = ops.norm_mlp(
+            case.x, ones, *case.mine[:3], case.residual, *case.mine[3:], add_sum=True, group=dist.group.WORLD,
+            next_norm=ones, next_eps=1e-5,
+        )  # fmt: skip
+        assert torch.equal(other, y) and torch.equal(got, r)
+        exact = torch.nn.functional.rms_norm(y.double(), (D,), eps=1e-5)
+        case.y, case.bound = exact, 2.0**-7 * exact.abs() + 1e-6
+        case.check(y_norm, ("next norm", m))
 
 
 def check_graphs(rank: int) -> None:

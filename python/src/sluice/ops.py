@@ -13,7 +13,8 @@ M tokens, D model width, H hidden width::
     linear     y = x @ weight.T + bias + residual, which is down     x [.., K] -> y [.., N]
 
 With ``group``, a ``torch.distributed.ProcessGroup`` or its name, H is a rank's share and the product behind
-``y =`` is summed over the group (``sluice.ranks``); biases of y and residuals are added once.
+``y =`` is summed over the group (``sluice.ranks``); biases of y and residuals are added once. With ``next_norm``
+[D], the next block's norm weight, the result's last is y_norm = rms_norm(y), which on GPUs comes with the sum.
 
 w_gate, w_up [H, D]; w_down [D, H]; biases [H] or [D]; residual [.., D]. ``Gate`` says what ``act`` is
 and how its arguments are clamped, scaled and shifted.
@@ -99,6 +100,25 @@ def _alike(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tensors
 
 
+# --- sums over ranks, and norms of y
+
+
+def _summed(op: Any, *arguments: Any, group: str, norms: tuple[Any, ...]) -> Any:
+    """The operator's results; without a norm, but the last one, and y alone where that leaves one."""
+    results = op.default(
+        *arguments, group=group, next_norm=norms[0], next_eps=norms[1], next_weight_offset=norms[2]
+    )
+    if norms[0] is not None:
+        return results
+    return results[0] if len(results) == 2 else results[:-1]
+
+
+def _with_norm(y: Tensor, next_norm: Tensor | None, eps: float, weight_offset: float) -> Any:
+    if next_norm is None:
+        return y
+    return y, norm(y, next_norm, eps=eps, weight_offset=weight_offset)[0]
+
+
 # --- the functions. They name the overload: to look for the one that fits costs 3 us of the host.
 
 
@@ -120,29 +140,37 @@ def gate_up(
 
 def down(
     h: Tensor, w_down: Tensor, b_down: Tensor | None = None, residual: Tensor | None = None, *,
-    weights_static: bool = False, group: Group = None,
-) -> Tensor:  # fmt: skip
-    """``y = h @ w_down.T + b_down + residual``: h [.., H] -> y [.., D]; with ``group`` the product is summed."""
+    weights_static: bool = False, group: Group = None, next_norm: Tensor | None = None,
+    next_eps: float = 1e-6, next_weight_offset: float = 0.0,
+) -> Any:  # fmt: skip
+    """``y = h @ w_down.T + b_down + residual``: h [.., H] -> y [.., D]; with ``group`` the product is summed, with
+    ``next_norm`` -> y, y_norm [.., D]."""
+    norms = (next_norm, next_eps, next_weight_offset)
     if group is not None:
-        name = _name_for(group, h, w_down, b_down, residual)
-        return _ops.down_reduce.default(h, w_down, b_down, residual, weights_static, group=name)
-    return _ops.down.default(h, w_down, b_down, residual, weights_static)
+        name = _name_for(group, h, w_down, b_down, residual, next_norm)
+        return _summed(_ops.down_reduce, h, w_down, b_down, residual, weights_static, group=name, norms=norms)
+    return _with_norm(_ops.down.default(h, w_down, b_down, residual, weights_static), *norms)
 
 
 def mlp(
     x: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor, b_gate: Tensor | None = None,
     b_up: Tensor | None = None, b_down: Tensor | None = None, residual: Tensor | None = None, *,
     gate: Gate = _SILU, recompute: bool = False, weights_static: bool = False, group: Group = None,
-) -> Tensor:  # fmt: skip
-    """``y = down(gate_up(x))``: x [.., D] -> y [.., D].
+    next_norm: Tensor | None = None, next_eps: float = 1e-6, next_weight_offset: float = 0.0,
+) -> Any:  # fmt: skip
+    """``y = down(gate_up(x))``: x [.., D] -> y [.., D]; with ``next_norm`` -> y, y_norm [.., D].
 
     With ``group``: ``y = sum over ranks of h(r) @ w_down(r).T, + b_down + residual``, where each rank has its H
     of w_gate, w_up [H, D], w_down [D, H], b_gate and b_up [H], and all have the same x, b_down and residual.
     ``ValueError`` for operands that want a gradient and for what is no group; all else: ``sluice.ranks``."""
     tensors = (x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual)
     if group is not None:
-        name = _name_for(group, *tensors)
-        return _ops.mlp_reduce.default(*tensors, *gate.arguments, weights_static, group=name)
+        name = _name_for(group, *tensors, next_norm)
+        norms = (next_norm, next_eps, next_weight_offset)
+        return _summed(_ops.mlp_reduce, *tensors, *gate.arguments, weights_static, group=name, norms=norms)
+    if next_norm is not None:
+        y = mlp(*tensors, gate=gate, recompute=recompute, weights_static=weights_static)
+        return _with_norm(y, next_norm, next_eps, next_weight_offset)
     if _wants_gradient(*tensors):
         return first_of(_ops.mlp_save.default(*tensors, *gate.arguments, recompute=recompute))
     alone = b_gate is b_up is b_down is residual is None and not weights_static
@@ -153,11 +181,15 @@ def mlp(
 
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None, *,
-    weights_static: bool = False, group: Group = None,
-) -> Tensor:  # fmt: skip
+    weights_static: bool = False, group: Group = None, next_norm: Tensor | None = None,
+    next_eps: float = 1e-6, next_weight_offset: float = 0.0,
+) -> Any:  # fmt: skip
     """``y = x @ weight.T + bias + residual``: x [.., K], weight [N, K] -> y [.., N]. ``down`` by its general
     name: messages call x h, weight w_down and bias b_down."""
-    return down(x, weight, bias, residual, weights_static=weights_static, group=group)
+    return down(
+        x, weight, bias, residual, weights_static=weights_static, group=group, next_norm=next_norm,
+        next_eps=next_eps, next_weight_offset=next_weight_offset,
+    )  # fmt: skip
 
 
 def _norm_by_torch(
@@ -187,10 +219,12 @@ def norm_mlp(
     x_residual: Tensor | None = None, b_gate: Tensor | None = None, b_up: Tensor | None = None,
     b_down: Tensor | None = None, *, eps: float = 1e-6, weight_offset: float = 0.0,
     add_sum: bool = False, gate: Gate = _SILU, recompute: bool = False,
-    weights_static: bool = False, group: Group = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    weights_static: bool = False, group: Group = None, next_norm: Tensor | None = None,
+    next_eps: float = 1e-6, next_weight_offset: float = 0.0,
+) -> Any:  # fmt: skip
     """``r = x + x_residual``, ``n = r / sqrt(mean(r^2) + eps) * (norm_weight + weight_offset)``,
-    ``y = mlp(n)``, plus r with ``add_sum``: x [.., D] -> y, r [.., D]. Without ``x_residual`` r is x.
+    ``y = mlp(n)``, plus r with ``add_sum``: x [.., D] -> y, r [.., D], with ``next_norm`` -> y, r, y_norm. Without
+    ``x_residual`` r is x.
 
     norm_weight [D] in the weights' type; x_residual has x's strides. r and n are rounded to x's type; in bf16
     n perhaps before the division, which then applies to g and u (docs/numerics.md). With ``group`` mlp(n) is
@@ -198,11 +232,18 @@ def norm_mlp(
     """
     tensors = (x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down)
     if group is not None:
-        name = _name_for(group, *tensors)
-        y, r = _ops.norm_mlp_reduce.default(
-            *tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static, group=name
-        )
-        return y, x if x_residual is None else r
+        name = _name_for(group, *tensors, next_norm)
+        y, r, *y_norm = _summed(
+            _ops.norm_mlp_reduce, *tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static,
+            group=name, norms=(next_norm, next_eps, next_weight_offset),
+        )  # fmt: skip
+        return y, x if x_residual is None else r, *y_norm
+    if next_norm is not None:
+        y, r = norm_mlp(
+            *tensors, eps=eps, weight_offset=weight_offset, add_sum=add_sum, gate=gate, recompute=recompute,
+            weights_static=weights_static,
+        )  # fmt: skip
+        return y, r, norm(y, next_norm, eps=next_eps, weight_offset=next_weight_offset)[0]
     if not _wants_gradient(*tensors):
         y, r = _ops.norm_mlp.default(*tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static)
         return y, x if x_residual is None else r

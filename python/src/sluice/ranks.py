@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ``group=`` of ``sluice.ops`` does: y summed over the ranks of a process group, for inference.
 
-    p(r) = h(r) @ w_down(r).T          of rank r, rounded to y's type
-    y    = p(0) + p(1) + ... + b_down + residual
+    p(r)   = h(r) @ w_down(r).T          of rank r, rounded to y's type
+    y      = p(0) + p(1) + ... + b_down + residual
+    y_norm = y / sqrt(mean(y^2) + next_eps) * (next_norm + next_weight_offset)     with next_norm [D]
 
 Between 2, 4 or 8 GPUs of one host that reach each other's memory, in bf16 or fp16 with D and H multiples of 8,
 Sluice's own all-reduce sums, behind the GEMM and in its plan: in fp32, in the order of ranks, the same bits on
 all of them. Anywhere else (CPUs, other types and numbers of ranks, sums that need more than 256 MiB)
 ``torch.distributed.all_reduce`` sums what the operator without ``group`` gives, in its own order and
-rounding; b_down and residual are then added in fp32.
+rounding; b_down and residual are then added in fp32, and ``norm`` follows.
 
 The ranks' choice is one: it depends on what they have told each other at the group's first call, and on the
 problem. So does the form of the collective; GEMMs tuned differently change nothing that ranks exchange.
@@ -165,43 +166,59 @@ def _whole(op: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return arguments + _defaults(op)[len(arguments) :]
 
 
-def down_reduce(*given: Any, group: str) -> Tensor:
+def _with_norm(
+    y: Tensor, next_norm: Tensor | None = None, next_eps: float = 1e-6, next_weight_offset: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    if next_norm is None:
+        return y, y.new_empty(0)
+    return y, _ops.norm.default(y, next_norm, None, next_eps, next_weight_offset)[0]
+
+
+def down_reduce(*given: Any, group: str, **next_norm: Any) -> tuple[Tensor, Tensor]:
     arguments, ranks = _whole(_ops.down, given), _group_of(group)
     h, w_down, b_down, residual, weights_static = arguments
 
     def run(rank: int, peers: list[int], peer_bytes: int) -> tuple[Any, ...]:
-        return _ops._down_reduce.default(*arguments, rank=rank, peers=peers, peer_bytes=peer_bytes)
+        return _ops._down_reduce.default(
+            *arguments, rank=rank, peers=peers, peer_bytes=peer_bytes, **next_norm
+        )
 
     if results := _by_sluice(h, w_down, ranks, run):
-        return results[0]
-    return _by_torch(_ops.down.default(h, w_down, None, None, weights_static), ranks, b_down, residual)
+        return results[0], results[1]
+    part = _ops.down.default(h, w_down, None, None, weights_static)
+    return _with_norm(_by_torch(part, ranks, b_down, residual), **next_norm)
 
 
-def mlp_reduce(*given: Any, group: str) -> Tensor:
+def mlp_reduce(*given: Any, group: str, **next_norm: Any) -> tuple[Tensor, Tensor]:
     arguments, ranks = _whole(_ops.mlp, given), _group_of(group)
     x, w_gate, w_up, w_down, b_gate, b_up, b_down, residual, *rest = arguments
 
     def run(rank: int, peers: list[int], peer_bytes: int) -> tuple[Any, ...]:
-        return _ops._mlp_reduce.default(*arguments, rank=rank, peers=peers, peer_bytes=peer_bytes)
+        return _ops._mlp_reduce.default(
+            *arguments, rank=rank, peers=peers, peer_bytes=peer_bytes, **next_norm
+        )
 
     if results := _by_sluice(x, w_down, ranks, run):
-        return results[0]
+        return results[0], results[1]
     part = _ops.mlp.default(x, w_gate, w_up, w_down, b_gate, b_up, None, None, *rest)
-    return _by_torch(part, ranks, b_down, residual)
+    return _with_norm(_by_torch(part, ranks, b_down, residual), **next_norm)
 
 
-def norm_mlp_reduce(*given: Any, group: str) -> tuple[Tensor, Tensor]:
+def norm_mlp_reduce(*given: Any, group: str, **next_norm: Any) -> tuple[Tensor, Tensor, Tensor]:
     arguments, ranks = _whole(_ops.norm_mlp, given), _group_of(group)
     x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down, *rest = arguments
     eps, weight_offset, add_sum, *rest = rest
 
     def run(rank: int, peers: list[int], peer_bytes: int) -> tuple[Any, ...]:
-        return _ops._norm_mlp_reduce.default(*arguments, rank=rank, peers=peers, peer_bytes=peer_bytes)
+        return _ops._norm_mlp_reduce.default(
+            *arguments, rank=rank, peers=peers, peer_bytes=peer_bytes, **next_norm
+        )
 
     if results := _by_sluice(x, w_down, ranks, run):
-        return results[0], results[1]
+        return results[0], results[1], results[2]
     part, x_sum = _ops.norm_mlp.default(
         x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, None, eps, weight_offset, False, *rest
     )
     r = x if x_residual is None else x_sum
-    return _by_torch(part, ranks, b_down, r if add_sum else None), x_sum
+    y, y_norm = _with_norm(_by_torch(part, ranks, b_down, r if add_sum else None), **next_norm)
+    return y, x_sum, y_norm

@@ -74,12 +74,29 @@ def _register_fakes() -> None:
     def _(x, w_gate, w_up, *_args, recompute=False, **_kwargs):  # type: ignore[no-untyped-def]
         return _wide(x, _hidden(w_gate)), *_saved(x, w_gate, recompute)
 
+    def normed(y, next_norm):  # type: ignore[no-untyped-def]
+        return y.new_empty(0) if next_norm is None else _fresh(y)
+
     @fake("sluice::down_reduce")
+    def _(h, w_down, *_args, next_norm=None, **_kwargs):  # type: ignore[no-untyped-def]
+        y = _wide(h, w_down.shape[0])
+        return y, normed(y, next_norm)
+
+    @fake("sluice::mlp_reduce")
+    def _(x, *_args, next_norm=None, **_kwargs):  # type: ignore[no-untyped-def]
+        return _fresh(x), normed(x, next_norm)
+
+    @fake("sluice::norm_mlp_reduce")
+    def _(  # type: ignore[no-untyped-def]
+        x, norm_weight, w_gate, w_up, w_down, x_residual=None, *_args, next_norm=None, **_kwargs
+    ):
+        x_sum = x.new_empty(0) if x_residual is None else _fresh(x)
+        return _fresh(x), x_sum, normed(x, next_norm)
+
     @fake("sluice::down")
     def _(h, w_down, *_args, **_kwargs):  # type: ignore[no-untyped-def]
         return _wide(h, w_down.shape[0])
 
-    @fake("sluice::mlp_reduce")
     @fake("sluice::mlp")
     def _(x, *_args, **_kwargs):  # type: ignore[no-untyped-def]
         return _fresh(x)
@@ -92,7 +109,6 @@ def _register_fakes() -> None:
     def _(x, w_gate, *_args, recompute=False, **_kwargs):  # type: ignore[no-untyped-def]
         return _fresh(x), *_saved(x, w_gate, recompute)
 
-    @fake("sluice::norm_mlp_reduce")
     @fake("sluice::norm_mlp")
     def _(  # type: ignore[no-untyped-def]
         x, norm_weight, w_gate, w_up, w_down, x_residual=None, *_args, **_kwargs
@@ -357,10 +373,10 @@ _library.impl("_lies_in_a_pool", lies_in_a_pool, "CUDA")
 
 
 def _register_over_ranks(name: str) -> None:
-    def run(*arguments: Any, group: str) -> Any:
+    def run(*arguments: Any, **named: Any) -> Any:
         from sluice import ranks  # imports torch.distributed
 
-        return getattr(ranks, name)(*arguments, group=group)
+        return getattr(ranks, name)(*arguments, **named)
 
     for place in ("CPU", "CUDA"):
         _library.impl(name, run, place)
