@@ -341,6 +341,8 @@ class Patch(unittest.TestCase):
         with mock.patch.dict("sluice.kept._KEPT", clear=True):
             self.assertEqual(gated.gate, sluice.Gate.clamped_swiglu())
         self.assertEqual(keep(sluice.Gate("relu")), keep(sluice.Gate("relu")))
+        gated.gate = sluice.Gate("relu")
+        self.assertEqual(gated.gate.activation, "relu")
 
 
 class Linears(unittest.TestCase):

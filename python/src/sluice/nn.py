@@ -47,7 +47,7 @@ class GatedMLP(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         place = {"bias": bias, "device": device, "dtype": dtype}
-        self._gate = keep(gate if isinstance(gate, Gate) else Gate(gate))
+        self.gate = gate if isinstance(gate, Gate) else Gate(gate)
         self.merged, self.recompute, self.weights_static = merged, recompute, weights_static
         self.group = None if group is None else ops.name_of_group(group)  # a group cannot be copied
         if merged:
@@ -60,6 +60,10 @@ class GatedMLP(nn.Module):
     @property
     def gate(self) -> Gate:
         return kept(self._gate)
+
+    @gate.setter
+    def gate(self, gate: Gate) -> None:
+        self._gate = keep(gate)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         merged = self.merged
