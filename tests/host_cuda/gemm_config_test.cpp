@@ -11,8 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "../device/stream_k_shapes.hpp"
-#include "cuda/host/workspace.hpp"
 #include "cuda/sm90/gemm/launch.hpp"
 #include "cuda/sm90/gemm/table.hpp"
 #include "fake_devices.hpp"
@@ -398,99 +396,6 @@ TEST(GemmConfig, StreamKNeedsAPlaceForPartialSumsAndFewTokens) {
   EXPECT_TRUE(std::ranges::none_of(ranking(gate_up(385, 4096, 14336)), is_stream_k));
   EXPECT_EQ(std::ranges::count_if(ranking(gate_up(384, 4096, 14336)), is_stream_k), 2);
   EXPECT_EQ(std::ranges::count_if(ranking(gate_up(144, 4096, 14336)), is_stream_k), 6);
-}
-
-std::vector<Tiling> stream_k_tilings() {
-  std::vector<Tiling> all(std::begin(cuda::sm90::gemm::kGateUpTilings),
-                          std::end(cuda::sm90::gemm::kGateUpTilings));
-  std::erase_if(all, [](const Tiling& t) { return !t.is_stream_k(); });
-  return all;
-}
-
-TEST(GemmConfig, PairsOfSwapABShareXAndHaveAWeightTileEach) {
-  const Tiling pairs{256, 2, Schedule::kStreamKSwapAB, 16, 144};
-  EXPECT_EQ(cuda::sm90::gemm::tiles_of(gate_up(144, 4096, 256 + 128), pairs), 2);  // three tiles
-  EXPECT_EQ(cuda::sm90::gemm::tiles_of(gate_up(144, 4096, 512), pairs), 2);
-  EXPECT_EQ(cuda::sm90::gemm::clusters(gate_up(144, 4096, 14336), pairs), 66);
-  for (const Tiling& t : stream_k_tilings()) {
-    for (int rows = 1; rows <= t.rows; ++rows) {
-      const int part = cuda::sm90::gemm::input_part(rows, t.input_parts());
-      EXPECT_GE(part * t.input_parts(), rows);
-      EXPECT_LE(part * t.input_parts(), t.rows) << name_of(t) << " " << rows;
-      EXPECT_TRUE(t.input_parts() == 1 || part % 8 == 0) << rows;
-    }
-  }
-}
-
-TEST(GemmConfig, StreamKWorkersFitTheDeviceItsTicketsAndItsScratch) {
-  for (const Tiling& t : stream_k_tilings()) {
-    const int consumers = t.swaps_ab() ? 2 : t.rows / 64;
-    for (const std::int64_t h : {8, 1544, 5120, 11008, 14336, 27648}) {
-      for (const int sms : {1, 78, 131, 132, 400}) {
-        GemmShape shape = gate_up(144, 5120, h);
-        shape.sm_count = sms;
-        const auto s = cuda::sm90::gemm::stream_k_schedule(shape, t);
-        EXPECT_LE(s.workers * t.cluster, std::max(sms, t.cluster)) << name_of(t);
-        EXPECT_LE(s.workers * t.cluster * consumers, cuda::WorkspaceHeader::kTickets);
-        const std::int64_t bytes = cuda::sm90::gemm::stream_k_partial_bytes(shape, t);
-        const bool cut = cuda::sm90::gemm::tiles_of(shape, t) % s.workers != 0;
-        EXPECT_EQ(
-            bytes,
-            cut ? std::int64_t{2} * s.workers * t.cluster * cuda::sm90::gemm::tile_sums(t) * 4 : 0);
-      }
-    }
-    EXPECT_EQ(cuda::sm90::gemm::stream_k_partial_bytes(gate_up(0, 5120, 14336), t), 0);
-  }
-}
-
-// What the tests on a GPU have to meet, for every tiling: tests/device/stream_k_shapes.hpp.
-TEST(GemmConfig, ShapesOfTheGpuTestsCutTilesInEveryWay) {
-  const auto parsed = [](const char* text) {
-    long long m = 0;
-    long long d = 0;
-    long long h = 0;
-    EXPECT_EQ(std::sscanf(text, "%lldx%lldx%lld", &m, &d, &h), 3) << text;
-    return gate_up(m, d, h);
-  };
-  for (const Tiling& t : stream_k_tilings()) {
-    const auto met = [&](const auto& texts) {
-      std::set<std::string> ways;
-      for (const char* text : texts) {
-        const GemmShape shape = parsed(text);
-        if (t.swaps_ab() && shape.m > t.rows) continue;
-        const auto s = cuda::sm90::gemm::stream_k_schedule(shape, t);
-        const int tiles = static_cast<int>(cuda::sm90::gemm::tiles_of(shape, t));
-        std::map<int, int> cut_of;  // tiles that a worker shares
-        bool whole = false;
-        for (int tile = 0; tile < tiles; ++tile) {
-          const int pieces = s.last_holder(tile) - s.first_holder(tile) + 1;
-          whole = whole || pieces == 1;
-          if (pieces == 1) continue;
-          ways.insert(pieces == 2 ? "two pieces" : "more");
-          for (int w = s.first_holder(tile); w <= s.last_holder(tile); ++w) ++cut_of[w];
-        }
-        if (cut_of.empty()) ways.insert("none cut");
-        if (whole && !cut_of.empty()) ways.insert("whole tiles beside pieces");
-        for (const auto& [worker, cut] : cut_of) {
-          if (cut == 2) ways.insert("both slots");
-        }
-      }
-      return ways;
-    };
-    EXPECT_EQ(met(gpu::kStreamKTails),
-              (std::set<std::string>{"both slots", "more", "none cut", "two pieces",
-                                     "whole tiles beside pieces"}))
-        << name_of(t);
-    EXPECT_TRUE(met(gpu::kStreamKRepeated).contains("both slots")) << name_of(t);
-    EXPECT_TRUE(met(gpu::kStreamKRepeated).contains("two pieces")) << name_of(t);
-    bool early = false;
-    for (const char* text : gpu::kStreamKChained) {
-      const GemmShape shape = parsed(text);
-      const auto s = cuda::sm90::gemm::stream_k_schedule(shape, t);
-      early = early || cuda::sm90::gemm::starts_early(t, s.workers * t.cluster, kSmCount);
-    }
-    EXPECT_TRUE(early) << name_of(t);
-  }
 }
 
 // Few tiles: their parts of k are multiplied at once.

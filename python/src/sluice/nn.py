@@ -59,6 +59,7 @@ class GatedMLP(nn.Module):
 
     @property
     def gate(self) -> Gate:
+        """Not read by ``forward``: a property is one more thing that torch.compile asks for."""
         return kept(self._gate)
 
     @gate.setter

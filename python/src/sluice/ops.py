@@ -100,7 +100,7 @@ def _alike(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tensors
 
 
-# --- sums over ranks, and norms of y
+# --- sums over ranks
 
 
 def _summed(op: Any, *arguments: Any, group: str, norms: tuple[Any, ...]) -> Any:
@@ -111,12 +111,6 @@ def _summed(op: Any, *arguments: Any, group: str, norms: tuple[Any, ...]) -> Any
     if norms[0] is not None:
         return results
     return results[0] if len(results) == 2 else results[:-1]
-
-
-def _with_norm(y: Tensor, next_norm: Tensor | None, eps: float, weight_offset: float) -> Any:
-    if next_norm is None:
-        return y
-    return y, norm(y, next_norm, eps=eps, weight_offset=weight_offset)[0]
 
 
 # --- the functions. They name the overload: to look for the one that fits costs 3 us of the host.
@@ -145,11 +139,14 @@ def down(
 ) -> Any:  # fmt: skip
     """``y = h @ w_down.T + b_down + residual``: h [.., H] -> y [.., D]; with ``group`` the product is summed, with
     ``next_norm`` -> y, y_norm [.., D]."""
-    norms = (next_norm, next_eps, next_weight_offset)
     if group is not None:
         name = _name_for(group, h, w_down, b_down, residual, next_norm)
+        norms = (next_norm, next_eps, next_weight_offset)
         return _summed(_ops.down_reduce, h, w_down, b_down, residual, weights_static, group=name, norms=norms)
-    return _with_norm(_ops.down.default(h, w_down, b_down, residual, weights_static), *norms)
+    y = _ops.down.default(h, w_down, b_down, residual, weights_static)
+    if next_norm is None:
+        return y
+    return y, norm(y, next_norm, eps=next_eps, weight_offset=next_weight_offset)[0]
 
 
 def mlp(
@@ -170,7 +167,7 @@ def mlp(
         return _summed(_ops.mlp_reduce, *tensors, *gate.arguments, weights_static, group=name, norms=norms)
     if next_norm is not None:
         y = mlp(*tensors, gate=gate, recompute=recompute, weights_static=weights_static)
-        return _with_norm(y, next_norm, next_eps, next_weight_offset)
+        return y, norm(y, next_norm, eps=next_eps, weight_offset=next_weight_offset)[0]
     if _wants_gradient(*tensors):
         return first_of(_ops.mlp_save.default(*tensors, *gate.arguments, recompute=recompute))
     alone = b_gate is b_up is b_down is residual is None and not weights_static

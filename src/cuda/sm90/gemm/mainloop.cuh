@@ -91,18 +91,17 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
                                              int rank, Policy... policy) {
   constexpr int kParts = Cfg::kWeightParts;
   constexpr int kRows = Cfg::kTileN / kParts;
-  const int part = kParts == 1 ? 0 : rank;
-  char* to = smem.b(stage) + part * kRows * kTileK * 2;
-  const int first_row = tile.n * Cfg::kTileN + part * kRows;
+  char* to = smem.b(stage) + rank * kRows * kTileK * 2;
+  const int first_row = tile.n * Cfg::kTileN + rank * kRows;
   std::uint64_t& full = smem.full(stage);
   if constexpr (Cfg::kTransposedB) {  // boxes of 64 columns; each CTA brings its share of their
                                       // rows
     constexpr int kDepth = kTileK / kParts;
-    char* rows = smem.b(stage) + part * kDepth * kBoxRowBytes;
+    char* rows = smem.b(stage) + rank * kDepth * kBoxRowBytes;
 #pragma unroll
     for (int box = 0; box < Cfg::kTileN / kColumnBox; ++box) {
       if (tile.tail && box > 0) break;
-      const std::int32_t at[5] = {first_col<Cfg>(tile) + box * kColumnBox, k + part * kDepth};
+      const std::int32_t at[5] = {first_col<Cfg>(tile) + box * kColumnBox, k + rank * kDepth};
       copy_to_all<kParts, 2>(rows + box * kBoxBytes, map, at, full, policy...);
     }
   } else if (Cfg::kKind == GemmKind::kDown || p.pair.rank == 2) {
@@ -112,17 +111,17 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
     const PairWalk& walk = p.pair;
     for (int i = 0; i < kRows / 16; i += walk.groups_a_copy) {  // 8 gate and 8 up rows a group
       const int group = first_row / 16 + i;
-      char* pairs = to + i * 16 * kTileK * 2;
+      char* part = to + i * 16 * kTileK * 2;
       if (walk.rank == 4) {
         const std::int32_t at[5] = {k, 0, 0, group};
-        copy_to_all<kParts, 4>(pairs, map, at, full, policy...);
+        copy_to_all<kParts, 4>(part, map, at, full, policy...);
       } else if (walk.groups_a_block == 0) {
         const std::int32_t at[5] = {k, 0, 0, 0, group};
-        copy_to_all<kParts, 5>(pairs, map, at, full, policy...);
+        copy_to_all<kParts, 5>(part, map, at, full, policy...);
       } else {
         const std::int32_t at[5] = {k, 0, 0, group % walk.groups_a_block,
                                     group / walk.groups_a_block};
-        copy_to_all<kParts, 5>(pairs, map, at, full, policy...);
+        copy_to_all<kParts, 5>(part, map, at, full, policy...);
       }
     }
   }

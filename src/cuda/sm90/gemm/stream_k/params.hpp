@@ -18,8 +18,7 @@ struct StreamKParams {
 };
 
 /// Fills order and schedule for the tiling and enqueues the kernel, programmatically if it
-/// starts_early(). kInternal for
-/// a tiling that tilings() does not list. launch.cu.
+/// starts_early(). kInternal for a tiling that tilings() does not list. launch.cu.
 Status launch_stream_k(const GemmLaunch& launch, StreamKParams& params) noexcept;
 
 }  // namespace sluice::cuda::sm90::gemm
