@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The estimate by which cuBLASLt's algorithms are ranked, of an H100's 132 SMs.
+// The estimate by which cuBLASLt's algorithms are ranked, by an H100's constants and an H200's.
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,8 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kSms = 132;
+constexpr LtGpu kH100{.sm_count = kSms, .narrow_l2 = true};
+constexpr LtGpu kH200{.sm_count = kSms};
 
 LtProduct product(std::int64_t m, std::int64_t n, std::int64_t k) {
   LtProduct p;
@@ -33,8 +36,8 @@ LtAttributes algorithm(cublasLtMatmulTile_t tile,
           .cluster = static_cast<std::uint16_t>(cluster)};
 }
 
-double us(const LtProduct& p, const LtAttributes& a, int sm_count = kSms) {
-  return lt_algorithm_us(p, a, sm_count).value();
+double us(const LtProduct& p, const LtAttributes& a, const LtGpu& gpu = kH100) {
+  return lt_algorithm_us(p, a, gpu).value();
 }
 
 using Order = std::array<int, kCublasLtRanks>;
@@ -57,7 +60,7 @@ TEST(CublasLtRanking, MoreWorkTakesLonger) {
   EXPECT_GT(us(product(1408, 1536, 8192), kSquare), us(p, kSquare));
   EXPECT_GT(us(product(1409, 1536, 4096), kSquare), us(p, kSquare));
   EXPECT_GT(us(product(1408, 1537, 4096), kSquare), us(p, kSquare));
-  EXPECT_GT(us(p, kSquare, kSms - 1), us(p, kSquare));
+  EXPECT_GT(us(p, kSquare, {kSms - 1, true}), us(p, kSquare));
   // The same steps of 64, of which the last is not whole.
   EXPECT_GT(us(product(1408, 1536, 4104), kSquare), us(product(1408, 1536, 4160), kSquare));
   // More CTAs wait for L2.
@@ -96,9 +99,9 @@ TEST(CublasLtRanking, FirstSidesLieAlongN) {
 TEST(CublasLtRanking, ClustersOfMoreThanTwoLeaveSmsIdle) {
   const auto fours = algorithm(CUBLASLT_MATMUL_TILE_128x256, CUBLASLT_CLUSTER_SHAPE_2x2x1);
   const LtProduct all = product(256 * 6, 128 * 22, 4096);
-  EXPECT_GT(us(all, fours), us(all, fours, kSms + 8));
+  EXPECT_GT(us(all, fours), us(all, fours, {kSms + 8, true}));
   const LtProduct fewer = product(256 * 4, 128 * 32, 4096);
-  EXPECT_DOUBLE_EQ(us(fewer, fours), us(fewer, fours, kSms + 8));
+  EXPECT_DOUBLE_EQ(us(fewer, fours), us(fewer, fours, {kSms + 8, true}));
 }
 
 TEST(CublasLtRanking, WeightsComeFromMemory) {
@@ -121,8 +124,8 @@ TEST(CublasLtRanking, ASplitPaysWhereTilesAreFew) {
   const std::array offered{kSquare, split};
   LtProduct few_sums = few;
   few_sums.out_dtype = DType::kF32;
-  EXPECT_EQ(lt_ranking(few_sums, offered, kSms)[0], 1);
-  EXPECT_EQ(lt_ranking(many, offered, kSms)[0], 0);
+  EXPECT_EQ(lt_ranking(few_sums, offered, kH100)[0], 1);
+  EXPECT_EQ(lt_ranking(many, offered, kH100)[0], 0);
   LtAttributes none = kSquare;
   none.split_k = 0;
   EXPECT_EQ(us(few, none), us(few, kSquare));
@@ -144,9 +147,32 @@ TEST(CublasLtRanking, TheHeuristicsOrderDecidesBetweenNearEstimates) {
   const LtProduct waves = product(2 * 1408, 1536, 4096);
   std::vector<LtAttributes> offered(8, kSquare);
   for (LtAttributes& a : offered) a.custom = 4;
-  EXPECT_EQ(lt_ranking(waves, offered, kSms), kOwnOrder);
+  EXPECT_EQ(lt_ranking(waves, offered, kH100), kOwnOrder);
   offered[4].custom = offered[7].custom = 0;
-  EXPECT_EQ(lt_ranking(waves, offered, kSms), (Order{4, 0, 7, 1, 2, 3, 5, 6}));
+  EXPECT_EQ(lt_ranking(waves, offered, kH100), (Order{4, 0, 7, 1, 2, 3, 5, 6}));
+}
+
+// A side of a cluster spares the square root of its loads, CTAs draw their share of the memory.
+TEST(CublasLtRanking, AnH200sConstants) {
+  const LtProduct wide = product(256 * 22, 64 * 6, 4096);
+  EXPECT_DOUBLE_EQ(
+      us(wide, algorithm(CUBLASLT_MATMUL_TILE_64x256, CUBLASLT_CLUSTER_SHAPE_2x1x1), kH200),
+      (64 + 256 / std::sqrt(2)) * 25 * 4096 * 1e-6 + 3.6 + 1.5);
+  LtProduct weights = product(8, 128 * kSms, 2048);
+  const LtAttributes rows = algorithm(CUBLASLT_MATMUL_TILE_128x32);
+  EXPECT_DOUBLE_EQ(us(weights, rows, kH200), 2.0 * (8 + 128 * kSms) * 2048 * 1e-6 * 0.22 + 1.5);
+  weights.n /= 2;
+  const double half = 2.0 * (8 + 64 * kSms) * 2048 * 1e-6 * 0.22;
+  EXPECT_DOUBLE_EQ(us(weights, rows, kH200), half / std::pow(0.5, 0.9) + 1.5);
+}
+
+// Clusters of eight spare less than their sides say, and few CTAs with long sums read slowly.
+TEST(CublasLtRanking, AnH200sOrderOfFewTokens) {
+  const LtProduct few = product(216, 11136, 11136);
+  const std::array offered{algorithm(CUBLASLT_MATMUL_TILE_256x32),
+                           algorithm(CUBLASLT_MATMUL_TILE_128x128, CUBLASLT_CLUSTER_SHAPE_2x1x1)};
+  EXPECT_EQ(lt_ranking(few, offered, kH200)[0], 1);
+  EXPECT_EQ(lt_ranking(few, offered, kH100)[0], 0);  // the heuristic's
 }
 
 TEST(CublasLtRanking, WhatWasNotFittedKeepsTheOrder) {
@@ -154,13 +180,13 @@ TEST(CublasLtRanking, WhatWasNotFittedKeepsTheOrder) {
   p.out_dtype = DType::kF32;
   const auto better = algorithm(CUBLASLT_MATMUL_TILE_128x128, CUBLASLT_CLUSTER_SHAPE_1x1x1, 4);
   const auto order = [&](const LtProduct& of, const LtAttributes& third) {
-    return lt_ranking(of, std::array{kSquare, better, third}, kSms);
+    return lt_ranking(of, std::array{kSquare, better, third}, kH100);
   };
   EXPECT_EQ(order(p, kSquare), (Order{1, 0, 2, 3, 4, 5, 6, 7}));
   const auto refused = [&](auto change) {
     LtAttributes third = kSquare;
     change(third);
-    EXPECT_FALSE(lt_algorithm_us(p, third, kSms));
+    EXPECT_FALSE(lt_algorithm_us(p, third, kH100));
     EXPECT_EQ(order(p, third), kOwnOrder);
   };
   refused([](LtAttributes& a) { a = {}; });

@@ -14,6 +14,7 @@
 #include "cuda/cublaslt/api.hpp"
 #include "cuda/cublaslt/ranking.hpp"
 #include "cuda/host/launch.hpp"
+#include "cuda/sm90/gemm/table.hpp"
 
 namespace sluice::cuda {
 namespace {
@@ -38,7 +39,8 @@ cudaDataType_t data_type(DType dtype) {
 // Everything that the heuristic and the ranking see: a product at any addresses.
 struct Key {
   LtProduct product;
-  int device, sm_count;
+  int device;
+  LtGpu gpu;
 
   friend bool operator==(const Key&, const Key&) = default;
 };
@@ -49,7 +51,7 @@ Key key_of(const LtProduct& product, const Device& device) {
   p.a.base = p.b.base = p.out = nullptr;
   p.b_step_bytes = 0;
   if (p.bias != nullptr) p.bias = &kAnyBias;
-  return {p, device.ordinal, device.sm_count};
+  return {p, device.ordinal, {device.sm_count, sm90::gemm::has_narrow_l2(device.l2_bytes)}};
 }
 
 // The heuristic's answers for a product, ranked: at least one.
@@ -195,7 +197,7 @@ LtAttributes attributes_of(const CublasLtApi& api, const cublasLtMatmulAlgo_t& a
 
 // All that the heuristic offers, up to kCublasLtRanks, the fastest by lt_ranking() first.
 Expected<Algorithms> ask(const CublasLtApi& api, cublasLtHandle_t handle, Descriptors& d,
-                         const LtProduct& p, int sm_count) {
+                         const LtProduct& p, const LtGpu& gpu) {
   cublasLtMatmulPreferenceOpaque_t preference;
   LT_TRY(api.preference_init(&preference, sizeof(preference)), "MatmulPreferenceInit");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -231,7 +233,7 @@ Expected<Algorithms> ask(const CublasLtApi& api, cublasLtHandle_t handle, Descri
     return make_error(ErrorCode::kUnsupported, "cuBLASLt: no algorithm for this product");
   }
   const std::span answers(attributes.data(), static_cast<std::size_t>(offered.count));
-  const auto order = lt_ranking(p, answers, sm_count);
+  const auto order = lt_ranking(p, answers, gpu);
   Algorithms ranked{.ranked = {}, .count = offered.count};
   std::transform(order.begin(), order.end(), ranked.ranked.begin(),
                  [&](int place) { return offered.at(place); });
@@ -260,7 +262,7 @@ Expected<Chosen> choose(const CublasLtApi& api, Descriptors& d, const LtProduct&
   if (const auto chosen = known()) return *chosen;  // another thread has asked meanwhile
   const RelaxedCapture relaxed;
   if (handle == nullptr) LT_TRY(api.create(&handle), "Create");
-  const auto asked = ask(api, handle, d, p, device.sm_count);
+  const auto asked = ask(api, handle, d, p, key.gpu);
   if (!asked) return asked.error();
   const std::lock_guard lock(s.mutex);
   return Chosen{handle, s.algorithms.add(key, *asked).at(rank)};

@@ -24,16 +24,24 @@ struct LtAttributes {
 /// The id of nvjet, the one family that is estimated: all that was offered on Hopper.
 inline constexpr std::int32_t kLtNvjet = 66;
 
+/// What the estimate knows of a GPU.
+struct LtGpu {
+  int sm_count = 0;
+  bool narrow_l2 = false;  ///< an H100's constants, not an H200's (has_narrow_l2())
+
+  friend bool operator==(const LtGpu&, const LtGpu&) = default;
+};
+
 /// The estimated time of a product with cold weights, in us. Nothing for another family, a tile or
 /// a cluster without a name, and for a transposed a or a plain b, for which nothing was fitted.
 [[nodiscard]] std::optional<double> lt_algorithm_us(const LtProduct& product,
                                                     const LtAttributes& algorithm,
-                                                    int sm_count) noexcept;
+                                                    const LtGpu& gpu) noexcept;
 
 /// The places of the heuristic's answers, of up to kCublasLtRanks, in the order of their estimates;
 /// in the heuristic's own where one of them has none.
 [[nodiscard]] std::array<int, kCublasLtRanks> lt_ranking(const LtProduct& product,
                                                          std::span<const LtAttributes> offered,
-                                                         int sm_count) noexcept;
+                                                         const LtGpu& gpu) noexcept;
 
 }  // namespace sluice::cuda
