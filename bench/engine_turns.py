@@ -278,11 +278,15 @@ def save(path: Path, facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
 
 
 def join(parts: list[Path], whole: Path) -> None:
-    """One file of several of one kind of GPU: the rows of all, the first one's meta."""
+    """One file of several of one kind of GPU: the rows of all, all commands, the oldest one's commit and
+    fingerprints."""
     files = [results.load(part) for part in parts]
     if len(devices := {file.meta["device"] for file in files}) > 1:
         raise SystemExit(f"files of several devices cannot be joined: {', '.join(sorted(devices))}")
-    save(whole, files[0].meta, [r for file in files for r in file.rows])
+    oldest = min(files, key=lambda file: str(file.meta["date"]))
+    commands = "; ".join(dict.fromkeys(str(file.meta["command"]) for file in files))
+    dirty = any(file.meta["dirty"] for file in files)
+    save(whole, {**oldest.meta, "command": commands, "dirty": dirty}, [r for file in files for r in file.rows])
 
 
 def compare(title: str, stock: list[Any], ours: list[Any]) -> None:

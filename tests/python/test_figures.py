@@ -3,6 +3,7 @@
 
 import contextlib
 import io
+import json
 import re
 import shutil
 import tempfile
@@ -39,10 +40,22 @@ class Figures(unittest.TestCase):
 
     def test_kv_tokens_are_a_bar_a_model(self) -> None:
         text = PUBLISHED.read_text(encoding="utf-8")
-        ((target, svg),) = figures.figures(text, PUBLISHED.parent)
-        self.assertIn(f"]({target})", text)
-        self.assertIn("llama-3.1-8b", svg)
-        self.assertIn(">224</text>", svg)
+        drawn = dict(figures.figures(text, PUBLISHED.parent))
+        for target in drawn:
+            self.assertIn(f"]({target})", text)
+        self.assertIn("llama-3.1-8b", drawn["figures/kv_tokens.svg"])
+        self.assertIn(">224</text>", drawn["figures/kv_tokens.svg"])
+
+    def test_of_several_baselines_each_is_a_line(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            rows = [{"model": "a", "m": 1, "us": 1.0, "baseline_us": t, "ratio": t, "baseline": b}
+                    for t, b in ((1.125, "vllm"), (1.25, "sglang"))]  # fmt: skip
+            results.save(Path(name, "r.json"), {"device": "a GPU"}, rows=rows)
+            marker = "<!-- sluice-figure r.json where=model:a d.svg Two engines -->"
+            ((_, svg),) = figures.figures(marker, Path(name))
+        self.assertIn(">vllm</text>", svg)
+        self.assertIn(">sglang</text>", svg)
+        self.assertIn("Time of vllm and sglang over", svg)
 
     def test_a_training_run_is_two_curves_of_loss(self) -> None:
         with tempfile.TemporaryDirectory() as name:
@@ -74,8 +87,10 @@ class Figures(unittest.TestCase):
             self.assertEqual(check(document, "--check"), (0, ""))
             drawn = (folder / "f/d.svg").read_text(encoding="utf-8")
             self.assertIn("A title, NVIDIA H200", drawn)
-            changed = (folder / "r.json").read_text(encoding="utf-8").replace("1.15", "1.95")
-            (folder / "r.json").write_text(changed, encoding="utf-8")
+            file = json.loads((folder / "r.json").read_text(encoding="utf-8"))
+            for row in file["rows"]:
+                row[file["columns"].index("ratio")] *= 2
+            (folder / "r.json").write_text(json.dumps(file), encoding="utf-8")
             status, errors = check(document, "--check")
             self.assertEqual(status, 1)
             self.assertIn("f/d.svg: stale; run python -m sluice.figures", errors)

@@ -91,10 +91,15 @@ class Turns(unittest.TestCase):
         self.measure("--output", "8", "--batches", "1", "--prompts")
         one = self.folder / "rows.json"
         other, whole = self.folder / "other.json", self.folder / "whole.json"
-        other.write_text(one.read_text("utf-8").replace('"stub"', '"vllm"'), "utf-8")
+        file = results.load(one)
+        meta = {**file.meta, "commit": "1" * 40, "date": "2099-01-01T00:00:00Z", "command": "later"}
+        engine_turns.save(other, meta, [{**row, "baseline": "vllm"} for row in file.rows])
         run(self.host, str(whole), "--join", str(other), str(one))
-        self.assertEqual([r["baseline"] for r in results.load(whole).rows], ["stub", "vllm"])
-        device = results.load(one).meta["device"]
+        joined = results.load(whole)
+        self.assertEqual([r["baseline"] for r in joined.rows], ["stub", "vllm"])
+        self.assertEqual(joined.meta["commit"], file.meta["commit"])  # the oldest
+        self.assertEqual(joined.meta["command"], f"later; {file.meta['command']}")
+        device = file.meta["device"]
         other.write_text(one.read_text("utf-8").replace(f'"{device}"', '"another card"'), "utf-8")
         with self.assertRaisesRegex(SystemExit, "several devices.*another card"):
             run(self.host, str(whole), "--join", str(other), str(one))

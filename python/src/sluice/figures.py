@@ -4,7 +4,7 @@ version in python/requirements.txt: another one may place things elsewhere.
 
 A document names a figure, the rows in it and its title; the SVG file beside it is written. For a
 file of ``sluice memory`` it shows the KV tokens gained, for rows with ``loss`` the training run, for
-others speed-ups:
+others speed-ups, a line for each model or, where these are several, baseline:
 
     <!-- sluice-figure FILE where=op:mlp,baseline:cublaslt_chain figures/decode.svg TITLE -->
 
@@ -18,6 +18,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
@@ -50,11 +51,13 @@ def figures(document: str, folder: Path) -> Iterator[tuple[str, str]]:
         if file.memory:
             plot = plots.kv_tokens_plot("figure", title, kept)
         else:
-            slots = plots.series_styles([model_name(row) for row in kept])
-            baseline = ", ".join(dict.fromkeys(text(row, "baseline") for row in kept))
+            baselines = list(dict.fromkeys(text(row, "baseline") for row in kept))
+            name_of = model_name if len(baselines) < 2 else partial(text, key="baseline")
+            slots = plots.series_styles([name_of(row) for row in kept])
+            baseline = " and ".join(baselines)
             title = f"{title}, {file.device}"
             plot = plots.loss_plot("figure", title, baseline, kept) or plots.speedup_plot(
-                "figure", title, baseline, kept, slots
+                "figure", title, baseline, kept, slots, name_of
             )
         if plot is None:
             raise MarkerError(f"{name}: no row is left to draw")

@@ -11,7 +11,7 @@ import io
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -157,15 +157,16 @@ def series_styles(names: Sequence[str]) -> dict[str, int]:
 
 
 def speedup_plot(
-    plot_id: str, title: str, baseline: str, rows: Sequence[Record], slots: Mapping[str, int]
-) -> Plot | None:
-    """Speed-up against M, a line a model: the median where a model has several rows for one M (its
-    layers), with a bar from the lowest to the highest. None where no row has both."""
+    plot_id: str, title: str, baseline: str, rows: Sequence[Record], slots: Mapping[str, int],
+    name_of: Callable[[Record], str] = model_name,
+) -> Plot | None:  # fmt: skip
+    """Speed-up against M, a line for each name, a model's: the median where it has several rows for
+    one M (its layers), with a bar from the lowest to the highest. None where no row has both."""
     points: dict[str, dict[float, list[float]]] = {}
     for row in rows:
         m, value = positive(row, "m"), speedup(row)
         if m is not None and value is not None:
-            points.setdefault(model_name(row), {}).setdefault(m, []).append(value)
+            points.setdefault(name_of(row), {}).setdefault(m, []).append(value)
     if not points:
         return None
     with matplotlib.rc_context(_STYLE):
