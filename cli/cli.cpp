@@ -22,7 +22,8 @@ Options Context::options(const Scheduler* scheduler) const {
   return {.variant = variant.empty() ? nullptr : variant.c_str(),
           .config = config.empty() ? nullptr : config.c_str(),
           .tune = scheduler,
-          .threads = threads};
+          .threads = threads,
+          .experimental = experimental};
 }
 
 void read_environment(Context& context) {
@@ -56,6 +57,8 @@ void add_kernel_options(CLI::App& verb, Context& context) {
   verb.add_option("--variant", context.variant,
                   "Force this variant, see `sluice list variants` (SLUICE_VARIANT)");
   verb.add_option("--config", context.config, "Force this config of the variant (see explain)");
+  verb.add_flag("--experimental", context.experimental,
+                "Also variants that were compiled and never run");
   add_threads_option(verb, context);
   add_tune_cache_option(verb, context);
 }

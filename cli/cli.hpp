@@ -41,6 +41,7 @@ struct Context {
   std::string config;   ///< empty to choose
   std::string tune_cache;  ///< empty for none
   int threads = 0;
+  bool experimental = false;
   /// Options of one kind of device that the command line has, not the environment.
   bool simd_given = false, capability_given = false, threads_given = false;
   const harness::ForeignKernels* foreign = nullptr;  ///< verify checks these; null in the program

@@ -218,7 +218,8 @@ std::int64_t for_each_forced(const Case& c, Rig& rig,
   std::int64_t runs = 0;
   for (const std::string& variant : variant_names(rig.device().backend)) {
     for (const std::string& config : config_names(variant.c_str(), c.problem, rig.device())) {
-      const Options options{.variant = variant.c_str(), .config = config.c_str()};
+      const Options options{
+          .variant = variant.c_str(), .config = config.c_str(), .experimental = true};
       check({variant.c_str(), config.c_str(), verification.run(options)});
       ++runs;
     }

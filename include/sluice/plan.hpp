@@ -95,6 +95,8 @@ struct Options {
   int threads = 0;           ///< CPU: at most this many threads; 0 for all of Device::threads
   const Log* log = nullptr;  ///< null for silence
   Executor executor{};       ///< CPU: whose threads; the library's own by default
+  /// Also variants that were compiled and never run: cuda.sm100.
+  bool experimental = false;
 };
 
 /// Parameters of one kernel, as numbers that mean something to it alone.

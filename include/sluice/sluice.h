@@ -239,7 +239,7 @@ typedef struct sluice_options {
   sluice_tune_find tune_find;
   void* tune_user;
   int32_t threads;             ///< CPU: at most this many threads; 0 for all of the device's
-  int32_t reserved;            ///< 0
+  int32_t experimental;        ///< 1: also variants that were compiled and never run; else 0
   sluice_log_write log_write;  ///< null for silence
   void* log_user;
   sluice_parallel_for parallel_for;  ///< CPU: null for the library's own threads

@@ -100,9 +100,9 @@ sluice_status with_arguments(const sluice_problem* problem, const sluice_device*
     if (!read_options) return report(read_options.error(), error);
     options = *read_options;
   }
-  if (options.reserved != 0) {
-    return report(make_error(ErrorCode::kInvalidArgument, "options.reserved: got %d, wanted 0",
-                             options.reserved),
+  if (options.experimental != 0 && options.experimental != 1) {
+    return report(make_error(ErrorCode::kInvalidArgument,
+                             "options.experimental: got %d, wanted 0 or 1", options.experimental),
                   error);
   }
   const CallbackTable table(options, problem, device);
@@ -113,7 +113,8 @@ sluice_status with_arguments(const sluice_problem* problem, const sluice_device*
                      .tune = options.tune_find == nullptr ? nullptr : &table,
                      .threads = options.threads,
                      .log = options.log_write == nullptr ? nullptr : &log,
-                     .executor = {options.parallel_for, options.parallel_user}});
+                     .executor = {options.parallel_for, options.parallel_user},
+                     .experimental = options.experimental == 1});
 }
 
 std::string explanation_text(const Explanation& why) {

@@ -210,7 +210,8 @@ bool apply(const Form& form, std::string_view text, Steps& steps) {
 
 }  // namespace
 
-Reason refusal(const Recipe& recipe, const Problem& problem, const Device& device) noexcept {
+Reason refusal(const Recipe& recipe, const Problem& problem, const Device& device,
+               bool experimental) noexcept {
   if (recipe.backend != device.backend) {
     return refuse("runs on %s, the device is a %s", to_string(recipe.backend),
                   to_string(device.backend));
@@ -223,6 +224,9 @@ Reason refusal(const Recipe& recipe, const Problem& problem, const Device& devic
     reason = form_refusal(form);
     return reason.empty();
   });
+  if (reason.empty() && recipe.experimental && !experimental) {
+    return refuse("takes it, but nobody has run it: Options::experimental, --experimental");
+  }
   return reason;
 }
 

@@ -38,6 +38,8 @@ struct Recipe {
                        std::span<std::array<KernelConfig, 2>> out) noexcept = nullptr;
   /// Obviously right and slow: the scheduler does not time it beside others.
   bool for_checking = false;
+  /// Nobody has run it: only for those who ask by Options::experimental.
+  bool experimental = false;
 
   [[nodiscard]] bool is_whole() const noexcept { return kernels.size() == 1; }
 };
@@ -63,9 +65,10 @@ using Steps = Few<PlannedStep, kMaxSteps>;
 /// The most choices that one recipe offers for one problem.
 inline constexpr std::size_t kMaxChoices = 64;
 
-/// Why the recipe does not take a valid problem; nothing where it does.
-[[nodiscard]] Reason refusal(const Recipe& recipe, const Problem& problem,
-                             const Device& device) noexcept;
+/// Why the recipe does not take a valid problem of somebody who asks for experimental ones or does
+/// not; nothing where it does.
+[[nodiscard]] Reason refusal(const Recipe& recipe, const Problem& problem, const Device& device,
+                             bool experimental) noexcept;
 
 /// The choices of a supported problem, the one expected to be the fastest first: the first of every
 /// step, then each other config of one step with the first of the others, or what pairs() says.

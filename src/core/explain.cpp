@@ -61,7 +61,7 @@ Explanation explain(const Problem& problem, const Device& device, const Options&
   }
   for (const Recipe& recipe : detail::recipes()) {
     if (recipe.backend != device.backend) continue;
-    const detail::Reason reason = detail::refusal(recipe, problem, device);
+    const detail::Reason reason = detail::refusal(recipe, problem, device, options.experimental);
     out.variants.push_back({recipe.name, reason.text, made.has_value() && made->recipe == &recipe});
   }
   return out;
@@ -80,7 +80,7 @@ std::vector<std::string> config_names(const char* variant, const Problem& proble
   std::vector<std::string> names;
   const Recipe* const recipe = detail::find_recipe(variant, device.backend);
   if (recipe == nullptr || !validate(problem) || !validate(device) ||
-      !detail::refusal(*recipe, problem, device).empty()) {
+      !detail::refusal(*recipe, problem, device, true).empty()) {
     return names;
   }
   const auto all = std::make_unique<std::array<detail::Steps, detail::kMaxChoices>>();
@@ -100,6 +100,7 @@ Expected<std::vector<Plan>> candidates(const Problem& problem, const Device& dev
   std::vector<Plan> out = {*own};
   for (const Recipe& recipe : detail::recipes()) {
     if (recipe.backend != device.backend || recipe.for_checking) continue;
+    if (recipe.experimental && !options.experimental) continue;
     for (const std::string& config : config_names(recipe.name, problem, device)) {
       if (own->recipe == &recipe && own->config_name() == config) continue;
       Options forced = options;

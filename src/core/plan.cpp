@@ -62,7 +62,8 @@ Expected<Choice> forced(const Problem& problem, const Device& device, const Opti
                       "variant: got \"%s\", wanted a variant of the %s backend; explain lists them",
                       options.variant, to_string(device.backend));
   }
-  if (const Reason reason = refusal(*recipe, problem, device); !reason.empty()) {
+  if (const Reason reason = refusal(*recipe, problem, device, options.experimental);
+      !reason.empty()) {
     return make_error(ErrorCode::kUnsupported, "variant %s: %s", recipe->name, reason.text);
   }
   auto steps = choose_steps(*recipe, problem, device, options.config);
@@ -86,7 +87,8 @@ std::optional<Choice> tuned(const Problem& problem, const Device& device, const 
   };
   const Recipe* const recipe = find_recipe(entry->variant, device.backend);
   if (recipe == nullptr) return passed_over("no such variant");
-  if (const Reason reason = refusal(*recipe, problem, device); !reason.empty()) {
+  if (const Reason reason = refusal(*recipe, problem, device, options.experimental);
+      !reason.empty()) {
     return passed_over(reason.text);
   }
   const char* const config = entry->config[0] == '\0' ? nullptr : entry->config;
@@ -110,7 +112,7 @@ Expected<Choice> choose(const Problem& problem, const Device& device, const Opti
   std::optional<Error> config_error;
   for (const Recipe& recipe : recipes()) {
     if (recipe.backend != device.backend) continue;
-    const Reason reason = refusal(recipe, problem, device);
+    const Reason reason = refusal(recipe, problem, device, options.experimental);
     if (!reason.empty()) {
       log(options, "%s: %s", recipe.name, reason.text);
       last = &recipe, last_reason = reason;

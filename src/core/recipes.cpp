@@ -24,6 +24,8 @@ constexpr const Kernel* kSm90[] = {&cuda::kCublasLt, &cuda::kSm90Gemm, &cuda::kN
 constexpr const Kernel* kSm80[] = {&cuda::kSm80Decode, &cuda::kSm80Gemm, &cuda::kNorm,
                                    &cuda::kAllReduce};
 
+constexpr const Kernel* kSm100[] = {&cuda::kSm100, &cuda::kNorm};
+
 // A GEMM of this library's beside cuBLASLt's of the same step.
 Reason sm90_yields(const Problem& p, const Problem& step, const Device& device,
                    const Kernel& kernel) noexcept {
@@ -59,6 +61,12 @@ constexpr Recipe kRecipes[] = {
      .ops = {Op::kGateUp, Op::kDown, Op::kMlp, Op::kGateUpGrad, Op::kMlpGrad, Op::kInputGrad,
              Op::kWeightGrad},
      .yields = sm90_yields},
+    {.name = "cuda.sm100",
+     .reason = "Blackwell's tensor cores by CUTLASS; compiled, never run",
+     .backend = Backend::kCuda,
+     .kernels = kSm100,
+     .ops = {Op::kGateUp, Op::kDown, Op::kMlp},
+     .experimental = true},
     {.name = "cuda.sm80",
      .reason = "mma.sync, on Ampere and newer: tiles, or a stream of weights for up to 64 tokens "
                "on GPUs other than Hopper",

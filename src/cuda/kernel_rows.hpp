@@ -41,6 +41,9 @@ extern const detail::Kernel kSm80Decode;
 // sm80/step.cpp: mma.sync on Ampere and newer, bf16 and fp16.
 extern const detail::Kernel kSm80Gemm;
 
+// sm100/step.cpp: gate_up and linear by CUTLASS's GEMMs for Blackwell, bf16. Never run.
+extern const detail::Kernel kSm100;
+
 // norm/step.cpp: RMSNorm, add + RMSNorm, bf16 and fp16.
 extern const detail::Kernel kNorm;
 

@@ -71,6 +71,9 @@ class Fingerprint(unittest.TestCase):
         self.assertEqual(row("sluice::cuda::simt::column_sums(int)"), "cuda.simt")
         self.assertEqual(row("sluice::cuda::(anonymous namespace)::read_through(int)"), "-")
 
+    def test_kernels_of_cutlass_are_left_out(self) -> None:
+        self.assertEqual(self.changes([("f", [EXIT])], [("f", [EXIT]), ("_ZN7cutlass13device_kernelE", [EXIT])]), [])
+
     def test_each_copy_counts(self) -> None:
         self.assertEqual(self.changes([("f", [EXIT]), ("g", [EXIT])], [("f", [EXIT])]), ["-"])
 

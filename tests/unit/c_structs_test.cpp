@@ -104,10 +104,10 @@ TEST(CStructs, TheApiReadsAndWritesThemSo) {
   expect_too_small(device.struct_size, sizeof(device), "device: struct_size is");
   expect_too_small(options.struct_size, sizeof(options), "options: struct_size is");
   EXPECT_EQ(sluice_problem_init(&problem, 8, &error), SLUICE_INVALID_ARGUMENT);
-  options.reserved = 1;
+  options.experimental = 2;
   EXPECT_EQ(sluice_plan_init(&plan, &problem, &device, &options, &error), SLUICE_INVALID_ARGUMENT);
-  EXPECT_STREQ(error.message, "options.reserved: got 1, wanted 0");
-  options.reserved = 0;
+  EXPECT_STREQ(error.message, "options.experimental: got 2, wanted 0 or 1");
+  options.experimental = 0;
   device.slow_bf16_products = 2;
   EXPECT_EQ(sluice_plan_init(&plan, &problem, &device, &options, &error), SLUICE_INVALID_ARGUMENT);
   EXPECT_STREQ(error.message, "device.slow_bf16_products: got 2, wanted 0 to 1");

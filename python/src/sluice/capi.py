@@ -148,7 +148,7 @@ class COptions(Structure):
         ("tune_find", c_void_p),
         ("tune_user", c_void_p),
         ("threads", c_int32),
-        ("reserved", c_int32),
+        ("experimental", c_int32),
         ("log_write", c_void_p),
         ("log_user", c_void_p),
         ("parallel_for", c_void_p),
@@ -475,32 +475,36 @@ def _problem(
     return problem
 
 
-def _options(variant: str | None, config: str | None, threads: int) -> COptions:
+def _options(
+    variant: str | None, config: str | None, threads: int, experimental: bool
+) -> COptions:
     options = COptions()
     options.struct_size = sizeof(COptions)
     options.variant = _text("variant", variant)
     options.config = _text("config", config)
     options.threads = _fits("threads", threads, c_int32)
+    options.experimental = int(experimental)
     return options
 
 
 def plan(
     m: int, d: int, h: int, *, op: str = "mlp", dtype: str = "bf16",
     weight_dtype: str | None = None, gate: Gate = Gate(), device: str = "cpu",
-    variant: str | None = None, config: str | None = None, threads: int = 0, **flags: bool,
+    variant: str | None = None, config: str | None = None, threads: int = 0,
+    experimental: bool = False, **flags: bool,
 ) -> PlanInfo:  # fmt: skip
     """What the library would run for M tokens, width D, hidden width H with contiguous operands.
 
     ``flags``: ``bias_gate_up, bias_down, save_g_u, recompute, save_dg_du, weights_static,
     round_gate``.
     Operator ``norm`` reads no H: pass 0.
-    ``variant`` and ``config`` (``"mlp=avx2"``) force a choice. Raises ``InvalidArgument`` (a ``ValueError``) for a problem that is
+    ``variant`` and ``config`` (``"mlp=avx2"``) force a choice, ``experimental`` adds variants that nobody has run. Raises ``InvalidArgument`` (a ``ValueError``) for a problem that is
     not legal or a name that does not exist, ``Unsupported`` (a ``NotImplementedError``) where no
     variant takes it or the device is not there.
     """
     problem = _problem(op, m, d, h, dtype, weight_dtype, gate, flags)
     lib, error, made = library(), CError(), CPlan()
-    options, where = _options(variant, config, threads), _device(device)
+    options, where = _options(variant, config, threads, experimental), _device(device)
     _check(
         lib.sluice_plan_init(
             byref(made), byref(problem), byref(where), byref(options), byref(error)
