@@ -166,7 +166,7 @@ TEST(CublasLtRanking, AnH200sConstants) {
   EXPECT_DOUBLE_EQ(us(weights, rows, kH200), half / std::pow(0.5, 0.9) + 1.5);
 }
 
-// Clusters of eight spare less than their sides say, and few CTAs with long sums read slowly.
+// Few tokens in 16 bits are ranked too: two waves of the wide tiles against three of narrow ones.
 TEST(CublasLtRanking, AnH200sOrderOfFewTokens) {
   const LtProduct few = product(216, 11136, 11136);
   const std::array offered{algorithm(CUBLASLT_MATMUL_TILE_256x32),

@@ -76,6 +76,14 @@ TEST(Sm100, RefusalsNameTheOperand) {
   EXPECT_EQ(refusal_of("512x4096x14336:gate_up:interleaved1:relu"), "gate: takes silu, got relu");
   EXPECT_EQ(refusal_of("512x4096x14336:down:residual"), "residual: is not added or stored");
   EXPECT_EQ(refusal_of("512x4096x14336:down"), "");
+  // No tensor map has rows so far apart.
+  Problem far = problem_of("512x4096x14336:down");
+  far.layout.h.row_stride_bytes = std::int64_t{1} << 40;
+  const auto made =
+      plan(far, device_of("b200"), Options{.variant = "cuda.sm100", .experimental = true});
+  ASSERT_FALSE(made);
+  EXPECT_NE(made.error().text().find("h: rows are 1099511627776 bytes apart"), std::string::npos)
+      << made.error().text();
 }
 
 }  // namespace

@@ -75,6 +75,7 @@ class Stale(unittest.TestCase):
         self.assertEqual(self.reasons(), ["1 plans are others now, of 32x4096x14336 first"])
         self.assertEqual(self.reasons(command="sluice bench --variant cuda.sm90_decode"), [])
         self.assertEqual(self.reasons(command="sluice bench --max-capability 8.0"), [])
+        self.assertEqual(self.reasons(command="sluice bench --experimental"), [])
         self.assertEqual(self.reasons({**self.row, "case": "33x4096x14336"}), [])
         other = self.reasons(device="NVIDIA H20")
         self.assertEqual(other, ["1 plans are others now, of 32x4096x14336 first"])

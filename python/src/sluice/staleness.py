@@ -77,7 +77,7 @@ def _measured(file: ResultsFile, kept: Mapping[str, str]) -> set[str]:
 
 def _changed_plans(file: ResultsFile, planned: Plans) -> Iterator[str]:
     """Cases that are planned with another config now; none where the choice was forced."""
-    if re.search(r"--(?:variant|config|tune-cache|max-capability)\b", text(file.meta, "command")):
+    if re.search(r"--(?:variant|config|tune-cache|max-capability|experimental)\b", text(file.meta, "command")):
         return
     for row in file.rows:
         now = planned.get((text(file.meta, "device"), text(row, "case")), {})

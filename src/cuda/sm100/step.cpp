@@ -36,9 +36,13 @@ std::int64_t row_bytes(const OperandSpec& w) {
 
 Reason rows_refusal(const OperandSpec& spec, std::int64_t stride_bytes) {
   if (spec.access == Access::kUnused) return {};
-  if (stride_bytes % kUnitBytes == 0 && stride_bytes >= bytes_of(spec.dtype, spec.cols)) return {};
-  return refuse("%s: rows are %lld bytes apart, wanted a multiple of %lld not below their width",
-                spec.name, ll{stride_bytes}, ll{kUnitBytes});
+  if (stride_bytes % kUnitBytes == 0 && stride_bytes >= bytes_of(spec.dtype, spec.cols) &&
+      stride_bytes < kTensorStrideLimit) {
+    return {};
+  }
+  return refuse(
+      "%s: rows are %lld bytes apart, wanted a multiple of %lld, not below their width, below %lld",
+      spec.name, ll{stride_bytes}, ll{kUnitBytes}, ll{kTensorStrideLimit});
 }
 
 Reason weights_refusal(const OperandSpec& w) {
