@@ -3,8 +3,8 @@
 // library's gated node or the stock epilogue. Compiled, never run.
 #pragma once
 
-#include "cuda/sm100/silence.hpp"  // before CUTLASS's
-//
+#include "cuda/sm100/silence.hpp"
+// The order counts: what is below sees that one's macros.
 #include <cutlass/gemm/device/gemm_universal_adapter.h>
 
 #include <cutlass/epilogue/collective/collective_builder.hpp>

@@ -29,13 +29,12 @@ Reason device_refusal(const Device& device) {
   return {};
 }
 
-// Of the matrix that gate's and up's rows in turns are: w's own rows, w's of blocks of one.
+// From row to row of the one matrix in which gate's and up's rows take turns.
 std::int64_t row_bytes(const OperandSpec& w) {
   return w.layout.block_rows == 1 ? w.layout.block_stride_bytes / 2 : w.layout.row_stride_bytes;
 }
 
 Reason rows_refusal(const OperandSpec& spec, std::int64_t stride_bytes) {
-  if (spec.access == Access::kUnused) return {};
   if (stride_bytes % kUnitBytes == 0 && stride_bytes >= bytes_of(spec.dtype, spec.cols) &&
       stride_bytes < kTensorStrideLimit) {
     return {};
