@@ -25,7 +25,7 @@ class Operator:
         for name, stride in (row_strides or {}).items():
             getattr(problem.layout, name).row_stride_bytes = stride
         device = capi._device("cuda:0" if self.cuda else "cpu")
-        plan, options = byref(self.plan), capi._options(case.variant, config, 0)
+        plan, options = byref(self.plan), capi._options(case.variant, config)
         self.check(
             self.lib.sluice_plan_init(
                 plan, byref(problem), byref(device), byref(options), byref(self.error)

@@ -476,7 +476,7 @@ def _problem(
 
 
 def _options(
-    variant: str | None, config: str | None, threads: int, experimental: bool
+    variant: str | None, config: str | None, threads: int = 0, experimental: bool = False
 ) -> COptions:
     options = COptions()
     options.struct_size = sizeof(COptions)
@@ -498,9 +498,10 @@ def plan(
     ``flags``: ``bias_gate_up, bias_down, save_g_u, recompute, save_dg_du, weights_static,
     round_gate``.
     Operator ``norm`` reads no H: pass 0.
-    ``variant`` and ``config`` (``"mlp=avx2"``) force a choice, ``experimental`` adds variants that nobody has run. Raises ``InvalidArgument`` (a ``ValueError``) for a problem that is
-    not legal or a name that does not exist, ``Unsupported`` (a ``NotImplementedError``) where no
-    variant takes it or the device is not there.
+    ``variant`` and ``config`` (``"mlp=avx2"``) force a choice, ``experimental`` adds variants that
+    nobody has run. Raises ``InvalidArgument`` (a ``ValueError``) for a problem that is not legal or
+    a name that does not exist, ``Unsupported`` (a ``NotImplementedError``) where no variant takes
+    it or the device is not there.
     """
     problem = _problem(op, m, d, h, dtype, weight_dtype, gate, flags)
     lib, error, made = library(), CError(), CPlan()
