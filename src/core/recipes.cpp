@@ -22,7 +22,7 @@ constexpr const Kernel* kDecode[] = {&cuda::kSm90Decode, &cuda::kNorm, &cuda::kA
 constexpr const Kernel* kSm90[] = {&cuda::kCublasLt, &cuda::kSm90Gemm, &cuda::kNorm,
                                    &cuda::kColumnSum, &cuda::kAllReduce};
 constexpr const Kernel* kSm80[] = {&cuda::kSm80Decode, &cuda::kSm80Gemm, &cuda::kNorm,
-                                   &cuda::kAllReduce};
+                                   &cuda::kColumnSum, &cuda::kAllReduce};
 
 constexpr const Kernel* kSm100[] = {&cuda::kSm100, &cuda::kNorm};
 
@@ -72,7 +72,8 @@ constexpr Recipe kRecipes[] = {
                "on GPUs other than Hopper",
      .backend = Backend::kCuda,
      .kernels = kSm80,
-     .ops = {Op::kGateUp, Op::kDown, Op::kMlp},
+     .ops = {Op::kGateUp, Op::kDown, Op::kMlp, Op::kGateUpGrad, Op::kMlpGrad, Op::kInputGrad,
+             Op::kWeightGrad},
      .yields = sm80_yields},
     {.name = "cuda.norm",
      .reason = "RMSNorm by itself, a CTA a row",

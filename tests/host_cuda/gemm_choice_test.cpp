@@ -151,9 +151,11 @@ TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
   }
 }
 
-// What is said of gate and up that no tensor map leads between, before anything is launched.
-TEST(CudaSm90, WeightsOutOfReachAreNotSaved) {
-  const Problem problem = problem_of("300x512x1024:gate_up:save");
+// Gate and up that no tensor map leads between go to cuda.sm80_gemm; what that one refuses is said
+// before anything is launched.
+TEST(CudaSm90, WeightsOutOfReachAreAnotherKernels) {
+  Problem problem = problem_of("300x512x1024:gate_up:save");
+  problem.layout.x.row_stride_bytes = std::int64_t{1} << 32;
   const Device device = h200();
   std::array<KernelConfig, 1> config;
   ASSERT_GT(cuda::kSm90Gemm.configs(problem, device, config), 0U);
@@ -176,12 +178,14 @@ TEST(CudaSm90, WeightsOutOfReachAreNotSaved) {
     for (const std::string& text : {message(kHere, w_up), message(w_up, kHere)}) {
       EXPECT_EQ(text,
                 "w_gate and w_up: are one, or 2^40 bytes or more apart; cuda.sm80_gemm, which "
-                "serves those, "
-                "does not store g and u");
+                "serves those, x: 256 rows span more than 32 GiB");
     }
   }
   const std::string near = message(kHere, kHere + kFar - 4096);
   EXPECT_EQ(near.find("apart"), std::string::npos) << near;
+  problem.layout.x = problem_of("300x512x1024").layout.x;
+  const std::string served = message(kHere, kHere + kFar);
+  EXPECT_EQ(served.find("apart"), std::string::npos) << served;
 }
 
 TEST(CudaSm90, SaysWhyItRefuses) {

@@ -109,10 +109,10 @@ TEST(CudaSm80, LaunchesTheNormFirst) {
 
 TEST(CudaSm80, SaysWhyItRefuses) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"64x64x96:gate_up:save", "does not store g and u"},
-      {"64x64x96:mlp:save", "does not store g and u"},
       {"64x65544x96:mlp:norm", "d is 65544, the norm takes multiples of 8 up to "},
-      {"64x64x96:mlp_grad", "has no mlp_grad"},
+      {"64x64x96:mlp_grad:bf16/bf16/bf16/fp16", "dw_gate: is fp16, wanted fp32 or bf16"},
+      {"64x64x96:gate_up:save:interleaved8", "g: has blocks of columns"},
+      {"64x64x96:gate_mul", "has no gate_mul"},
       {"64x64x96:mlp:fp32", "takes bf16 or fp16"},
       {"64x64x96:mlp:align=8", "alignment_bytes is 8"},
       {"64x60x96:gate_up", "d is 60 and h 96, wanted multiples of 8"},
@@ -137,6 +137,10 @@ TEST(CudaSm80, SaysWhyItRefuses) {
   vast.m = std::int64_t{1} << 30;
   vast.d = vast.h = std::int64_t{1} << 15;
   EXPECT_NE(reason_of(vast, a100()).find("wanted at most 2^31 - 1"), std::string::npos);
+  Problem weights = problem_of("64x64x96:mlp_grad");  // whose tiles are h by d
+  weights.d = weights.h = std::int64_t{1} << 22;
+  EXPECT_NE(reason_of(weights, a100()).find("wanted at most 2^31 - 1"), std::string::npos)
+      << reason_of(weights, a100());
 }
 
 }  // namespace

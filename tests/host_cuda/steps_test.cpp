@@ -88,9 +88,13 @@ constexpr Row kRows[] = {
     {"h200", "512x1x14336:gate_mul", "cuda.elementwise", "gate_mul:cuda.elementwise"},
     {"b200", "512x1x14336:gate_mul_grad", "cuda.elementwise", "gate_mul_grad:cuda.elementwise"},
     {"h200", "512x4096x14336:mlp:fp32:norm", "cuda.simt", "mlp:cuda.simt"},
-    {"a100", "512x4096x14336:mlp_grad:recompute:bias", "cuda.simt", "mlp_grad:cuda.simt"},
-    {"a100", "512x4096x14336:gate_up:save", "cuda.simt", "gate_up:cuda.simt"},
-    {"a100", "512x4096x14336:gate_up_grad", "cuda.simt", "gate_up_grad:cuda.simt"},
+    {"a100", "512x4096x14336:mlp_grad:recompute:bias", "cuda.sm80",
+     "gate_up:cuda.sm80_gemm gate_up_grad:cuda.sm80_gemm input_grad:cuda.sm80_gemm "
+     "weight_grad:cuda.sm80_gemm weight_grad_down:cuda.sm80_gemm column_sum_gate:cuda.column_sum "
+     "column_sum_up:cuda.column_sum"},
+    {"a100", "8x4096x14336:mlp:save", "cuda.sm80", "gate_up:cuda.sm80_gemm down:cuda.sm80_decode"},
+    {"a100", "512x4096x14336:gate_up_grad", "cuda.sm80", "gate_up_grad:cuda.sm80_gemm"},
+    {"a100", "512x4096x14336:mlp_grad:fp32", "cuda.simt", "mlp_grad:cuda.simt"},
 };
 
 TEST(Steps, AreThoseOfTheDeviceAndTheProblem) {

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// down by mma.sync: the instantiations of kTilings in table.cpp.
+// down by mma.sync: the instantiations of kTilings.
 #include "cuda/sm80/kernel.cuh"
 
 namespace sluice::cuda::sm80 {
 
-Status launch_down(const GemmLaunch& launch, GemmParams& params) noexcept {
-  return launch.dtype == DType::kF16 ? launch_typed<false, __half>(launch, params)
-                                     : launch_typed<false, __nv_bfloat16>(launch, params);
-}
+template Status launch_gemm<GemmKind::kDown>(const GemmLaunch&, GemmParams&) noexcept;
 
 }  // namespace sluice::cuda::sm80

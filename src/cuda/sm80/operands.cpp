@@ -19,7 +19,6 @@ Reason device_refusal(const Device& device, int least_smem) noexcept {
 
 Reason operand_refusal(const Problem& p) noexcept {
   if (p.norm.enabled) return refuse("has no norm prologue");
-  if (p.save_g_u) return refuse("does not store g and u");
   if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
   if (Reason reason = unit_refusal(p); !reason.empty()) return reason;
   for (const OperandSpec& spec : operand_specs(p)) {

@@ -10,8 +10,8 @@ namespace sluice::cuda::sm80 {
 /// A GPU before 8.0, or with less than `least_smem` bytes of shared memory a block.
 [[nodiscard]] detail::Reason device_refusal(const Device& device, int least_smem) noexcept;
 
-/// What copies of 16 bytes cannot move, types without tensor cores, and what no kernel of this
-/// folder does: a norm, storing g and u.
+/// What copies of 16 bytes cannot move, types without tensor cores, and a norm, which no kernel of
+/// this folder does.
 [[nodiscard]] detail::Reason operand_refusal(const Problem& problem) noexcept;
 
 /// What the launches of gate_up and of down have alike: sizes, gate, and where operands lie.

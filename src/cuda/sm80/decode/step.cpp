@@ -49,6 +49,7 @@ Reason supports(const Problem& p, const Device& device) noexcept {
     return refuse("d and h are %lld and %lld, wanted less than %lld", ll{p.d}, ll{p.h},
                   ll{kMaxWidth});
   }
+  if (p.save_g_u) return refuse("does not store g and u");
   return sm80::operand_refusal(p);
 }
 

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulator.hpp"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+
+constexpr std::size_t kSmemBytes = 232448;
+
+namespace cuda::sm80 {
+// What kernels of this namespace declare as `extern __shared__`.
+alignas(1024) char smem[kSmemBytes];
+}  // namespace cuda::sm80
+
+namespace emulator {
+namespace {
+
+using cuda::sm80::smem;
+
+constexpr unsigned kWarpSize = 32;
+constexpr std::size_t kStackBytes = std::size_t{128} << 10;
+// Shared memory does not begin at 0 on a GPU either.
+constexpr std::uint32_t kSharedBase = 1024;
+constexpr int kPoison = 0xFF;  // NaN in every type
+
+struct Copy {
+  std::uint32_t to;
+  const void* from;
+  bool valid;
+};
+
+// Threads that wait for each other.
+struct Barrier {
+  unsigned arrived = 0;
+  unsigned passed = 0;
+};
+
+struct Fiber {
+  ucontext_t start{};
+  std::jmp_buf place;  // where it goes on
+  bool started = false;
+  std::unique_ptr<char[]> stack{new char[kStackBytes]};
+  uint3 index{};
+  unsigned lane = 0;
+  bool ended = false;
+  std::deque<std::vector<Copy>> groups;  // of copies, the last one open
+};
+
+struct Warp {
+  std::vector<Fiber*> lanes;
+  Barrier barrier;
+  std::vector<char> in, out;
+};
+
+struct Cta {
+  const std::function<void()>* kernel = nullptr;
+  dim3 grid;
+  uint3 index{};
+  std::size_t smem_bytes = 0;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<Warp> warps;
+  Barrier barrier;
+  std::jmp_buf scheduler;
+  Fiber* running = nullptr;
+  bool moved = false;  // a fiber has passed a barrier, or ended, in this round
+  std::string failure;
+  int conflicts = 0;
+};
+
+Cta cta;
+
+Warp& own_warp() { return cta.warps[(cta.running->index.x) / kWarpSize]; }
+
+// To the scheduler and back. Not by swapcontext(), which asks the system for the signal mask.
+void yield() {
+  if (_setjmp(cta.running->place) == 0) std::longjmp(cta.scheduler, 1);
+}
+
+void resume(Fiber& fiber) {
+  cta.running = &fiber;
+  if (_setjmp(cta.scheduler) != 0) return;
+  if (fiber.started) std::longjmp(fiber.place, 1);
+  fiber.started = true;
+  setcontext(&fiber.start);
+}
+
+// Ends the run of a fiber for good.
+[[noreturn]] void fail(const std::string& text) {
+  if (cta.failure.empty()) cta.failure = text;
+  for (;;) yield();
+}
+
+void wait(Barrier& barrier, std::size_t threads, const std::function<void()>& last) {
+  const unsigned turn = barrier.passed;
+  if (++barrier.arrived == threads) {
+    last();
+    barrier.arrived = 0;
+    ++barrier.passed;
+    cta.moved = true;
+    return;
+  }
+  while (barrier.passed == turn) yield();
+}
+
+void enter() {
+  (*cta.kernel)();
+  Fiber& self = *cta.running;
+  for (const auto& group : self.groups) {
+    if (!group.empty()) fail("a thread ends with copies that it has not waited for");
+  }
+  self.ended = true;
+  cta.moved = true;
+  for (;;) yield();
+}
+
+void prepare(unsigned threads) {
+  while (cta.fibers.size() < threads) cta.fibers.push_back(std::make_unique<Fiber>());
+  cta.warps.assign((threads + kWarpSize - 1) / kWarpSize, {});
+  cta.barrier = {};
+  for (unsigned i = 0; i < threads; ++i) {
+    Fiber& fiber = *cta.fibers[i];
+    fiber.index = {i, 0, 0};
+    fiber.lane = i % kWarpSize;
+    fiber.ended = false;
+    fiber.started = false;
+    fiber.groups.assign(1, {});
+    getcontext(&fiber.start);
+    fiber.start.uc_stack.ss_sp = fiber.stack.get();
+    fiber.start.uc_stack.ss_size = kStackBytes;
+    fiber.start.uc_link = nullptr;
+    makecontext(&fiber.start, enter, 0);
+    cta.warps[i / kWarpSize].lanes.push_back(&fiber);
+  }
+}
+
+// Lets the warp's threads run in turn until none gets further by itself.
+void run_warp(Warp& warp) {
+  do {
+    cta.moved = false;
+    for (Fiber* const fiber : warp.lanes) {
+      if (fiber->ended) continue;
+      resume(*fiber);
+    }
+  } while (cta.moved && cta.failure.empty());
+}
+
+bool all_ended() {
+  return std::all_of(cta.warps.begin(), cta.warps.end(), [](const Warp& warp) {
+    return std::all_of(warp.lanes.begin(), warp.lanes.end(),
+                       [](const Fiber* fiber) { return fiber->ended; });
+  });
+}
+
+void run_cta(std::mt19937& random) {
+  std::vector<std::size_t> order(cta.warps.size());
+  std::iota(order.begin(), order.end(), 0);
+  while (cta.failure.empty() && !all_ended()) {
+    std::shuffle(order.begin(), order.end(), random);
+    const unsigned passed = cta.barrier.passed;
+    for (const std::size_t i : order) run_warp(cta.warps[i]);
+    if (cta.barrier.passed == passed && !all_ended() && cta.failure.empty()) {
+      cta.failure = "threads wait for each other for ever";
+    }
+  }
+}
+
+}  // namespace
+
+Status run(dim3 grid, dim3 block, std::size_t smem_bytes, const std::function<void()>& kernel) {
+  if (smem_bytes > kSmemBytes || block.y != 1 || block.z != 1 || grid.y != 1 || grid.z != 1) {
+    return make_error(ErrorCode::kInternal, "emulator: no such launch");
+  }
+  std::mt19937 random(grid.x + block.x);
+  cta.kernel = &kernel;
+  cta.grid = grid;
+  cta.smem_bytes = smem_bytes;
+  cta.failure.clear();
+  for (unsigned i = 0; i < grid.x && cta.failure.empty(); ++i) {
+    cta.index = {i, 0, 0};
+    std::memset(smem, kPoison, sizeof(smem));
+    prepare(block.x);
+    run_cta(random);
+  }
+  if (cta.failure.empty()) return {};
+  return make_error(ErrorCode::kInternal, "emulator: CTA %u: %s", cta.index.x, cta.failure.c_str());
+}
+
+uint3 thread_index() { return cta.running->index; }
+uint3 block_index() { return cta.index; }
+dim3 grid_size() { return cta.grid; }
+
+void wait_for_cta() {
+  wait(cta.barrier,
+       std::accumulate(cta.warps.begin(), cta.warps.end(), std::size_t{0},
+                       [](std::size_t sum, const Warp& warp) { return sum + warp.lanes.size(); }),
+       [] {});
+}
+
+void wait_for_warp() {
+  Warp& warp = own_warp();
+  wait(warp.barrier, warp.lanes.size(), [] {});
+}
+
+void together(const void* in, std::size_t in_bytes, void* out, std::size_t out_bytes,
+              const std::function<void(const char* in, char* out)>& compute) {
+  Warp& warp = own_warp();
+  const unsigned lane = cta.running->lane;
+  warp.in.resize(std::max(warp.in.size(), kWarpSize * in_bytes));
+  warp.out.resize(std::max(warp.out.size(), kWarpSize * out_bytes));
+  std::memcpy(warp.in.data() + lane * in_bytes, in, in_bytes);
+  wait(warp.barrier, kWarpSize, [&] { compute(warp.in.data(), warp.out.data()); });
+  std::memcpy(out, warp.out.data() + lane * out_bytes, out_bytes);
+}
+
+std::uint32_t shared_address(const void* pointer) {
+  return kSharedBase + static_cast<std::uint32_t>(static_cast<const char*>(pointer) - smem);
+}
+
+char* shared_at(std::uint32_t address, std::size_t bytes) {
+  if (address < kSharedBase || address - kSharedBase + bytes > cta.smem_bytes) {
+    fail("shared address " + std::to_string(address) + " is not the CTA's");
+  }
+  if (address % bytes != 0) fail("shared address " + std::to_string(address) + " is not aligned");
+  return smem + (address - kSharedBase);
+}
+
+void count_conflicts(const std::uint32_t (&addresses)[8]) {
+  std::uint32_t reader[8]{};  // of each 16 of the 128 bytes that all banks are
+  for (const std::uint32_t address : addresses) {
+    std::uint32_t& first = reader[address / 16 % 8];
+    if (first != 0 && first != address) ++cta.conflicts;
+    first = address;
+  }
+}
+
+int take_conflicts() { return std::exchange(cta.conflicts, 0); }
+
+void copy_later(std::uint32_t to, const void* from, bool valid) {
+  std::memset(shared_at(to, 16), kPoison, 16);
+  cta.running->groups.back().push_back({to, from, valid});
+}
+
+void commit_copies() { cta.running->groups.emplace_back(); }
+
+void wait_for_copies(int pending) {
+  auto& groups = cta.running->groups;
+  while (groups.size() > static_cast<std::size_t>(pending) + 1) {
+    for (const Copy& copy : groups.front()) {
+      char* const to = shared_at(copy.to, 16);
+      if (copy.valid) {
+        std::memcpy(to, copy.from, 16);
+      } else {
+        std::memset(to, 0, 16);
+      }
+    }
+    groups.pop_front();
+  }
+}
+
+}  // namespace emulator
+}  // namespace sluice

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The emulator itself: what it should find it finds.
+#include "emulator.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+
+namespace sluice {
+namespace cuda::sm80 {
+extern char smem[];
+}
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr std::size_t kBytes = 4096;
+
+std::string message_of(const std::function<void()>& kernel) {
+  const Status status = emulator::run(2, kThreads, kBytes, kernel);
+  return status ? "ok" : status.error().message;
+}
+
+// How many threads read what another warp's wrote.
+int right_reads(bool barrier) {
+  int right = 0;
+  const Status status = emulator::run(1, kThreads, kBytes, [&] {
+    auto* const words = reinterpret_cast<unsigned*>(cuda::sm80::smem);
+    words[threadIdx.x] = threadIdx.x;
+    if (barrier) __syncthreads();
+    const unsigned other = (threadIdx.x + 32) % kThreads;
+    if (words[other] == other) ++right;
+  });
+  EXPECT_TRUE(status) << status.error().message;
+  return right;
+}
+
+TEST(Emulator, AMissingBarrierShows) {
+  EXPECT_EQ(right_reads(true), static_cast<int>(kThreads));
+  EXPECT_LT(right_reads(false), static_cast<int>(kThreads));
+}
+
+TEST(Emulator, CopiesArriveWhenTheyAreWaitedFor) {
+  const std::array<unsigned, 4> from{1, 2, 3, 4};
+  const auto word = [] {
+    unsigned value = 0;
+    std::memcpy(&value, cuda::sm80::smem, sizeof(value));
+    return value;
+  };
+  EXPECT_EQ(message_of([&] {
+              if (threadIdx.x != 0) return;
+              const std::uint32_t to = cuda::ptx::shared_address(cuda::sm80::smem);
+              cuda::ptx::cp_async_16(to, from.data(), true);
+              cuda::ptx::cp_async_commit();
+              cuda::ptx::cp_async_wait<1>();
+              EXPECT_EQ(word(), 0xFFFFFFFFU);
+              cuda::ptx::cp_async_wait<0>();
+              EXPECT_EQ(word(), 1U);
+              cuda::ptx::cp_async_16(to, nullptr, false);
+              cuda::ptx::cp_async_commit();
+              cuda::ptx::cp_async_wait<0>();
+              EXPECT_EQ(word(), 0U);
+            }),
+            "ok");
+}
+
+TEST(Emulator, CountsBankConflicts) {
+  const auto conflicts_of = [](std::uint32_t pitch) {
+    EXPECT_EQ(message_of([pitch] {
+                std::uint32_t m[4];
+                cuda::ptx::ldmatrix_x4(
+                    m, cuda::ptx::shared_address(cuda::sm80::smem) + threadIdx.x % 8 * pitch);
+              }),
+              "ok");
+    return emulator::take_conflicts();
+  };
+  EXPECT_EQ(conflicts_of(16), 0);
+  EXPECT_EQ(conflicts_of(80), 0);
+  EXPECT_EQ(conflicts_of(0), 0);
+  EXPECT_GT(conflicts_of(128), 0);
+}
+
+TEST(Emulator, SaysWhatIsWrong) {
+  EXPECT_EQ(message_of([] {
+              if (threadIdx.x < 64) __syncthreads();
+            }),
+            "emulator: CTA 0: threads wait for each other for ever");
+  EXPECT_EQ(message_of([] {
+              cuda::ptx::cp_async_16(cuda::ptx::shared_address(cuda::sm80::smem), nullptr, false);
+            }),
+            "emulator: CTA 0: a thread ends with copies that it has not waited for");
+  const std::uint32_t end = cuda::ptx::shared_address(cuda::sm80::smem) + kBytes;
+  const auto load = [](std::uint32_t address) {
+    return message_of([address] {
+      std::uint32_t m[4];
+      cuda::ptx::ldmatrix_x4(m, address);
+    });
+  };
+  EXPECT_EQ(load(end - 16), "ok");
+  EXPECT_EQ(load(end),
+            "emulator: CTA 0: shared address " + std::to_string(end) + " is not the CTA's");
+  EXPECT_EQ(load(end - 8),
+            "emulator: CTA 0: shared address " + std::to_string(end - 8) + " is not the CTA's");
+  EXPECT_EQ(load(end - 24),
+            "emulator: CTA 0: shared address " + std::to_string(end - 24) + " is not aligned");
+}
+
+}  // namespace
+}  // namespace sluice
