@@ -7,6 +7,7 @@
 #include <csetjmp>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -18,15 +19,21 @@ namespace sluice {
 
 constexpr std::size_t kSmemBytes = 232448;
 
+namespace {
+char zero() { return 0; }
+}  // namespace
+
+// What kernels of these namespaces declare as `extern __shared__`. Initialised by a call: g++ has
+// other files call the initialiser of an `extern thread_local`, and makes none for a constant.
 namespace cuda::sm80 {
-// What kernels of this namespace declare as `extern __shared__`.
-alignas(1024) char smem[kSmemBytes];
+alignas(1024) thread_local char smem[kSmemBytes] = {zero()};
 }  // namespace cuda::sm80
+namespace cuda::sm80::decode {
+alignas(1024) thread_local char smem[kSmemBytes] = {zero()};
+}  // namespace cuda::sm80::decode
 
 namespace emulator {
 namespace {
-
-using cuda::sm80::smem;
 
 constexpr unsigned kWarpSize = 32;
 constexpr std::size_t kStackBytes = std::size_t{128} << 10;
@@ -63,14 +70,19 @@ struct Warp {
   std::vector<char> in, out;
 };
 
+constexpr int kNamedBarriers = 16;
+
 struct Cta {
   const std::function<void()>* kernel = nullptr;
-  dim3 grid;
+  dim3 grid, block;
   uint3 index{};
   std::size_t smem_bytes = 0;
+  char* smem = cuda::sm80::smem;  // that whose addresses were asked for last
+  std::size_t running_threads = 0;
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Warp> warps;
   Barrier barrier;
+  Barrier named[kNamedBarriers];
   std::jmp_buf scheduler;
   Fiber* running = nullptr;
   bool moved = false;  // a fiber has passed a barrier, or ended, in this round
@@ -101,14 +113,17 @@ void resume(Fiber& fiber) {
   for (;;) yield();
 }
 
+void open(Barrier& barrier) {
+  barrier.arrived = 0;
+  ++barrier.passed;
+  cta.moved = true;
+}
+
 void wait(Barrier& barrier, std::size_t threads, const std::function<void()>& last) {
   const unsigned turn = barrier.passed;
   if (++barrier.arrived == threads) {
     last();
-    barrier.arrived = 0;
-    ++barrier.passed;
-    cta.moved = true;
-    return;
+    return open(barrier);
   }
   while (barrier.passed == turn) yield();
 }
@@ -121,6 +136,8 @@ void enter() {
   }
   self.ended = true;
   cta.moved = true;
+  --cta.running_threads;
+  if (cta.barrier.arrived > 0 && cta.barrier.arrived == cta.running_threads) open(cta.barrier);
   for (;;) yield();
 }
 
@@ -128,6 +145,8 @@ void prepare(unsigned threads) {
   while (cta.fibers.size() < threads) cta.fibers.push_back(std::make_unique<Fiber>());
   cta.warps.assign((threads + kWarpSize - 1) / kWarpSize, {});
   cta.barrier = {};
+  std::fill(std::begin(cta.named), std::end(cta.named), Barrier{});
+  cta.running_threads = threads;
   for (unsigned i = 0; i < threads; ++i) {
     Fiber& fiber = *cta.fibers[i];
     fiber.index = {i, 0, 0};
@@ -162,14 +181,19 @@ bool all_ended() {
   });
 }
 
+unsigned barriers_passed() {
+  return std::accumulate(std::begin(cta.named), std::end(cta.named), cta.barrier.passed,
+                         [](unsigned sum, const Barrier& b) { return sum + b.passed; });
+}
+
 void run_cta(std::mt19937& random) {
   std::vector<std::size_t> order(cta.warps.size());
   std::iota(order.begin(), order.end(), 0);
   while (cta.failure.empty() && !all_ended()) {
     std::shuffle(order.begin(), order.end(), random);
-    const unsigned passed = cta.barrier.passed;
+    const unsigned passed = barriers_passed();
     for (const std::size_t i : order) run_warp(cta.warps[i]);
-    if (cta.barrier.passed == passed && !all_ended() && cta.failure.empty()) {
+    if (barriers_passed() == passed && !all_ended() && cta.failure.empty()) {
       cta.failure = "threads wait for each other for ever";
     }
   }
@@ -178,17 +202,19 @@ void run_cta(std::mt19937& random) {
 }  // namespace
 
 Status run(dim3 grid, dim3 block, std::size_t smem_bytes, const std::function<void()>& kernel) {
-  if (smem_bytes > kSmemBytes || block.y != 1 || block.z != 1 || grid.y != 1 || grid.z != 1) {
+  if (smem_bytes > kSmemBytes || block.y != 1 || block.z != 1 || grid.z != 1) {
     return make_error(ErrorCode::kInternal, "emulator: no such launch");
   }
   std::mt19937 random(grid.x + block.x);
   cta.kernel = &kernel;
   cta.grid = grid;
+  cta.block = block;
   cta.smem_bytes = smem_bytes;
   cta.failure.clear();
-  for (unsigned i = 0; i < grid.x && cta.failure.empty(); ++i) {
-    cta.index = {i, 0, 0};
-    std::memset(smem, kPoison, sizeof(smem));
+  for (unsigned i = 0; i < grid.x * grid.y && cta.failure.empty(); ++i) {
+    cta.index = {i % grid.x, i / grid.x, 0};
+    std::memset(cuda::sm80::smem, kPoison, smem_bytes);
+    std::memset(cuda::sm80::decode::smem, kPoison, smem_bytes);
     prepare(block.x);
     run_cta(random);
   }
@@ -199,12 +225,14 @@ Status run(dim3 grid, dim3 block, std::size_t smem_bytes, const std::function<vo
 uint3 thread_index() { return cta.running->index; }
 uint3 block_index() { return cta.index; }
 dim3 grid_size() { return cta.grid; }
+dim3 block_size() { return cta.block; }
 
 void wait_for_cta() {
-  wait(cta.barrier,
-       std::accumulate(cta.warps.begin(), cta.warps.end(), std::size_t{0},
-                       [](std::size_t sum, const Warp& warp) { return sum + warp.lanes.size(); }),
-       [] {});
+  wait(cta.barrier, cta.running_threads, [] {});
+}
+
+void wait_at_barrier(int id, int threads) {
+  wait(cta.named[id], static_cast<std::size_t>(threads), [] {});
 }
 
 void wait_for_warp() {
@@ -224,7 +252,13 @@ void together(const void* in, std::size_t in_bytes, void* out, std::size_t out_b
 }
 
 std::uint32_t shared_address(const void* pointer) {
-  return kSharedBase + static_cast<std::uint32_t>(static_cast<const char*>(pointer) - smem);
+  for (char* const smem : {cuda::sm80::smem, cuda::sm80::decode::smem}) {
+    const auto offset = static_cast<const char*>(pointer) - smem;
+    if (offset < 0 || offset >= static_cast<std::ptrdiff_t>(kSmemBytes)) continue;
+    cta.smem = smem;
+    return kSharedBase + static_cast<std::uint32_t>(offset);
+  }
+  fail("an address of no dynamic shared memory");
 }
 
 char* shared_at(std::uint32_t address, std::size_t bytes) {
@@ -232,7 +266,7 @@ char* shared_at(std::uint32_t address, std::size_t bytes) {
     fail("shared address " + std::to_string(address) + " is not the CTA's");
   }
   if (address % bytes != 0) fail("shared address " + std::to_string(address) + " is not aligned");
-  return smem + (address - kSharedBase);
+  return cta.smem + (address - kSharedBase);
 }
 
 void count_conflicts(const std::uint32_t (&addresses)[8]) {

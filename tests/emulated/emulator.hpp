@@ -8,10 +8,13 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <vector_functions.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 
 #include "sluice/status.hpp"
@@ -19,24 +22,27 @@
 namespace sluice::emulator {
 
 /// Runs grid x block threads, each calling `kernel`. Errors: kInternal where threads wait for each
-/// other for ever, or one ends with copies that nobody waited for.
+/// other for ever, where one ends with copies that it has not waited for, and for an address that
+/// is no shared memory.
 Status run(dim3 grid, dim3 block, std::size_t smem_bytes, const std::function<void()>& kernel);
 
 /// Of the fiber that runs.
 [[nodiscard]] uint3 thread_index();
 [[nodiscard]] uint3 block_index();
 [[nodiscard]] dim3 grid_size();
+[[nodiscard]] dim3 block_size();
 
-/// __syncthreads(), __syncwarp().
+/// __syncthreads(), which does not wait for threads that have ended; __syncwarp(); bar.sync.
 void wait_for_cta();
 void wait_for_warp();
+void wait_at_barrier(int id, int threads);
 
 /// One instruction of a whole warp: each lane gives `in` and gets `out`; the last to come calls
 /// `compute` with all lanes' (each of `in_bytes`, `out_bytes`, one behind the other).
 void together(const void* in, std::size_t in_bytes, void* out, std::size_t out_bytes,
               const std::function<void(const char* in, char* out)>& compute);
 
-/// Shared memory's addresses as 32 bits.
+/// Dynamic shared memory's addresses as 32 bits.
 [[nodiscard]] std::uint32_t shared_address(const void* pointer);
 /// `bytes` at an address; ends the run where they are not the CTA's.
 [[nodiscard]] char* shared_at(std::uint32_t address, std::size_t bytes);
@@ -59,8 +65,10 @@ using std::min;
 #define threadIdx (::sluice::emulator::thread_index())
 #define blockIdx (::sluice::emulator::block_index())
 #define gridDim (::sluice::emulator::grid_size())
+#define blockDim (::sluice::emulator::block_size())
 #undef __shared__
-#define __shared__
+// All fibers are one thread's.
+#define __shared__ thread_local
 #undef __global__
 #define __global__
 #undef __launch_bounds__
@@ -70,8 +78,37 @@ using std::min;
 
 inline void __syncthreads() { ::sluice::emulator::wait_for_cta(); }
 inline void __syncwarp() { ::sluice::emulator::wait_for_warp(); }
+inline unsigned __float_as_uint(float v) { return __builtin_bit_cast(unsigned, v); }
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
 template <class T>
 T __ldcg(const T* from) {
   return *from;
+}
+template <class T>
+void __stcg(T* to, const T& value) {
+  *to = value;
+}
+inline float rsqrtf(float v) { return 1.0F / std::sqrt(v); }
+
+namespace sluice::emulator {
+// What `from(lane)` says for this lane, of the values of all.
+template <class T, class From>
+T exchanged(T value, const From& from) {
+  T out;
+  together(&value, sizeof(T), &out, sizeof(T), [&](const char* in, char* to) {
+    for (int lane = 0; lane < 32; ++lane) {
+      std::memcpy(to + lane * sizeof(T), in + from(lane) * sizeof(T), sizeof(T));
+    }
+  });
+  return out;
+}
+}  // namespace sluice::emulator
+
+template <class T>
+T __shfl_sync(unsigned /*all*/, T value, int source) {
+  return sluice::emulator::exchanged(value, [source](int /*lane*/) { return source; });
+}
+template <class T>
+T __shfl_xor_sync(unsigned /*all*/, T value, int distance) {
+  return sluice::emulator::exchanged(value, [distance](int lane) { return lane ^ distance; });
 }

@@ -11,10 +11,11 @@
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/ldmatrix.cuh"
 #include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/warpgroup.cuh"
 
 namespace sluice {
 namespace cuda::sm80 {
-extern char smem[];
+extern thread_local char smem[];
 }
 namespace {
 
@@ -87,7 +88,7 @@ TEST(Emulator, CountsBankConflicts) {
 
 TEST(Emulator, SaysWhatIsWrong) {
   EXPECT_EQ(message_of([] {
-              if (threadIdx.x < 64) __syncthreads();
+              if (threadIdx.x < 64) cuda::ptx::named_barrier_sync(1, 96);
             }),
             "emulator: CTA 0: threads wait for each other for ever");
   EXPECT_EQ(message_of([] {

@@ -1,72 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.sm80's tiles against the fp64 oracle without a GPU: the kernels' sources, planned for an
 // A100 and run by the emulator.
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "emulated_rig.hpp"
 #include "emulator.hpp"
-#include "harness/rig.hpp"
-#include "harness/test_cases.hpp"
 #include "harness/verify.hpp"
 #include "host_cuda/fake_devices.hpp"
 
-// What run() asks of the runtime.
-extern "C" {
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t /*stream*/) {
-  std::memset(to, value, bytes);
-  return cudaSuccess;
-}
-}
-
 namespace sluice {
 namespace {
-
-// An A100 whose memory is the host's.
-class EmulatedRig final : public harness::Rig {
- public:
-  EmulatedRig() { device_.memory_bytes = cpu_->device().memory_bytes; }
-  [[nodiscard]] const Device& device() const noexcept override { return device_; }
-  [[nodiscard]] Stream stream() const noexcept override { return nullptr; }
-  [[nodiscard]] Expected<void*> allocate(std::size_t bytes) override {
-    return cpu_->allocate(bytes);
-  }
-  void free(void* pointer) noexcept override { cpu_->free(pointer); }
-  Status upload(void* to, const void* host, std::size_t bytes) override {
-    return cpu_->upload(to, host, bytes);
-  }
-  Status download(void* host, const void* from, std::size_t bytes) override {
-    return cpu_->download(host, from, bytes);
-  }
-  Status fill_bytes(void* pointer, unsigned char value, std::size_t bytes) override {
-    return cpu_->fill_bytes(pointer, value, bytes);
-  }
-  Status fill_matrix(const OperandSpec& spec, const harness::FillParams& params,
-                     void* base) override {
-    return cpu_->fill_matrix(spec, params, base);
-  }
-  Status synchronize() override { return {}; }
-  Status flush_caches() override { return {}; }
-
- private:
-  std::unique_ptr<harness::Rig> cpu_ = std::move(harness::open_rig("cpu").value());
-  Device device_ = gpu::a100();
-};
 
 // Verifies the case with each of these tilings of the step.
 void expect_right(const std::string& text, const std::string& step,
                   const std::vector<std::string>& tilings) {
   SCOPED_TRACE(text);
-  EmulatedRig rig;
+  emulator::EmulatedRig rig(gpu::a100());
   const harness::Case c = harness::parse_case(text).value();
   Options options;
   options.variant = "cuda.sm80";

@@ -60,6 +60,13 @@ class Stale(unittest.TestCase):
         self.assertEqual(self.reasons({"case": "x"}), changed)  # names no kernels: all of a GPU's
         self.assertEqual(self.reasons({"kernels": "cpu.simd"}), [])
 
+    def test_a_file_that_names_no_kernels_is_not_of_those_of_other_chips(self) -> None:
+        code = r"[0-9a-f]{16}(?= [0-9a-f]{16} cuda.sm80_gemm)"
+        self.edit("data/sass/sm_80.txt", code, "0" * 16)
+        self.assertEqual(self.reasons({"case": "x"}), [])
+        changed = ["cuda.sm80_gemm is another kernel now"]
+        self.assertEqual(self.reasons({**self.row, "kernels": "cuda.sm80_gemm"}), changed)
+
     def test_a_kernel_that_is_gone(self) -> None:
         self.edit("data/sass/sm_90a.txt", r"(.*cuda.sm90_decode\n)+", "")
         self.assertEqual(self.reasons(), ["cuda.sm90_decode is another kernel now"])

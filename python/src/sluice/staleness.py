@@ -28,8 +28,11 @@ from sluice.results import ResultsError, ResultsFile, load, text
 _KERNEL = re.compile(r" (cuda\.[a-z0-9_]+)$")
 # Kernels whose machine code or sources are counted with another's.
 _COUNTED_WITH = {"cpu.simd": "cpu", "cpu.reference": "cpu", "cuda.column_sum": "cuda.simt"}
+# On Hopper, which every GPU's file is of, they serve odd layouts alone.
+_SELDOM = ("cuda.sm80_gemm", "cuda.sm80_decode")
 # Of a device's name and a case the config of each step.
 Plans = dict[tuple[str, str], dict[str, str]]
+_FORCED = r"--(?:variant|config|tune-cache|max-capability|experimental)\b"
 _PLANNED = re.compile(r"(\w+)(?:\+norm)?=\w+:(\S+)")
 
 
@@ -67,17 +70,17 @@ def plans(root: Path) -> Plans:
 
 
 def _measured(file: ResultsFile, kept: Mapping[str, str]) -> set[str]:
-    """The kernels whose fingerprints count: those that rows name, else all of the backend's."""
+    """The kernels whose fingerprints count: those that rows name, else the backend's."""
     named = {name for row in file.rows for name in text(row, "kernels").split(",") if name}
     if not named:
         on_gpu = bool(text(file.meta, "driver"))
-        return {name for name in kept if (name != "cpu") == on_gpu}
+        return {name for name in kept if (name != "cpu") == on_gpu and name not in _SELDOM}
     return {_COUNTED_WITH.get(name, name) for name in named}
 
 
 def _changed_plans(file: ResultsFile, planned: Plans) -> Iterator[str]:
     """Cases that are planned with another config now; none where the choice was forced."""
-    if re.search(r"--(?:variant|config|tune-cache|max-capability|experimental)\b", text(file.meta, "command")):
+    if re.search(_FORCED, text(file.meta, "command")):
         return
     for row in file.rows:
         now = planned.get((text(file.meta, "device"), text(row, "case")), {})

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every kernel that a GPU other than Hopper may have, forced, against the fp64 oracle, without a
+// GPU: planned for one that a file describes and run by the emulator.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "emulated_rig.hpp"
+#include "harness/device_file.hpp"
+#include "harness/test_cases.hpp"
+
+namespace sluice {
+namespace {
+
+Device described(const std::string& name) {
+  return harness::read_device(std::string(SLUICE_DEVICES "/") + name + ".json").value();
+}
+
+// Returns how many kernels and configs ran.
+std::int64_t expect_right(const harness::Case& c, harness::Rig& rig) {
+  return harness::for_each_forced(c, rig,
+                                  [&](const harness::ForcedRun& run) {
+                                    if (!run.report) {
+                                      ADD_FAILURE()
+                                          << harness::format_case(c) << ", " << run.variant << " "
+                                          << run.config << ": " << run.report.error().message;
+                                      return;
+                                    }
+                                    EXPECT_TRUE(run.report->right()) << run.report->text();
+                                  },
+                                  {.repeat = false});
+}
+
+// One in 16 of the cases that every variant of a CPU is put through; all of them where
+// SLUICE_EVERY_CASE is set, which takes minutes.
+class Emulated : public testing::TestWithParam<Op> {};
+
+TEST_P(Emulated, AnA100IsRight) {
+  emulator::EmulatedRig rig(described("a100"));
+  const std::size_t step = std::getenv("SLUICE_EVERY_CASE") == nullptr ? 16 : 1;
+  const auto cases = harness::operator_cases(GetParam());
+  std::int64_t runs = 0;
+  for (std::size_t i = static_cast<std::size_t>(GetParam()) % step; i < cases.size(); i += step) {
+    runs += expect_right(cases[i], rig);
+  }
+  EXPECT_GT(runs, static_cast<std::int64_t>(cases.size() / step));
+}
+
+INSTANTIATE_TEST_SUITE_P(, Emulated,
+                         testing::Values(Op::kGateUp, Op::kDown, Op::kMlp, Op::kGateMul,
+                                         Op::kGateMulGrad, Op::kGateUpGrad, Op::kMlpGrad,
+                                         Op::kNorm),
+                         [](const auto& op) { return to_string(op.param); });
+
+// Rows of tiles are its choice from 8193 columns on.
+TEST(EmulatedB200, TheGateIsRight) {
+  emulator::EmulatedRig rig(described("b200"));
+  for (const char* text : {"3x1x11009:gate_mul", "2x1x16384:gate_mul:fp16:concat",
+                           "3x1x14337:gate_mul_grad:in_place", "2x1x8200:gate_mul_grad:fp32"}) {
+    EXPECT_GE(expect_right(harness::parse_case(text).value(), rig), 4);
+  }
+}
+
+// 99 KiB of shared memory a block.
+TEST(EmulatedRtx4090, IsRight) {
+  emulator::EmulatedRig rig(described("rtx4090"));
+  for (const char* text : {"70x136x264:mlp_grad:recompute", "33x136x264:mlp:norm"}) {
+    EXPECT_GE(expect_right(harness::parse_case(text).value(), rig), 4);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
