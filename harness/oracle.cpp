@@ -190,7 +190,8 @@ const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
     n.bound += 4 * u * std::fabs(n.value);
     n.spread = std::hypot(n.spread, 4 * u * std::fabs(n.value));
     n.common = scale_error * n.value;
-    if (rounding.unfused()) {  // the normalised row, before its weights
+    if (overflow) n.bound += std::fabs(n.value);  // the scale of an infinite sum is 0
+    if (rounding.unfused()) {                     // the normalised row, before its weights
       const double step = rounding_error(out.r.value[k] * scale, p.x_dtype) * std::fabs(unscaled);
       n.bound += step;
       n.spread = std::hypot(n.spread, step);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "emulator.hpp"
 #include "harness/rig.hpp"
 
 namespace sluice::emulator {
@@ -17,9 +18,14 @@ class EmulatedRig final : public harness::Rig {
   [[nodiscard]] const Device& device() const noexcept override { return device_; }
   [[nodiscard]] Stream stream() const noexcept override { return nullptr; }
   [[nodiscard]] Expected<void*> allocate(std::size_t bytes) override {
-    return cpu_->allocate(bytes);
+    auto memory = cpu_->allocate(bytes);
+    if (memory) add_memory(*memory, bytes);
+    return memory;
   }
-  void free(void* pointer) noexcept override { cpu_->free(pointer); }
+  void free(void* pointer) noexcept override {
+    remove_memory(pointer);
+    cpu_->free(pointer);
+  }
   Status upload(void* to, const void* host, std::size_t bytes) override {
     return cpu_->upload(to, host, bytes);
   }

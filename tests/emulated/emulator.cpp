@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -39,7 +40,8 @@ constexpr unsigned kWarpSize = 32;
 constexpr std::size_t kStackBytes = std::size_t{128} << 10;
 // Shared memory does not begin at 0 on a GPU either.
 constexpr std::uint32_t kSharedBase = 1024;
-constexpr int kPoison = 0xFF;  // NaN in every type
+constexpr int kPoison = 0xFF;              // NaN in every type
+constexpr std::size_t kGuardBytes = 4096;  // after a CTA's shared memory
 
 struct Copy {
   std::uint32_t to;
@@ -91,6 +93,11 @@ struct Cta {
 };
 
 Cta cta;
+// This thread's arrays of dynamic shared memory.
+char* const kArrays[] = {cuda::sm80::smem, cuda::sm80::decode::smem};
+
+// Sizes of what may be read, by its begin.
+std::map<const char*, std::size_t> memory;
 
 Warp& own_warp() { return cta.warps[(cta.running->index.x) / kWarpSize]; }
 
@@ -186,6 +193,12 @@ unsigned barriers_passed() {
                          [](unsigned sum, const Barrier& b) { return sum + b.passed; });
 }
 
+bool wrote_after_its_end(const char* smem) {
+  const char* const end = smem + cta.smem_bytes;
+  const char* const guard = end + std::min(kGuardBytes, kSmemBytes - cta.smem_bytes);
+  return std::any_of(end, guard, [](char c) { return c != static_cast<char>(kPoison); });
+}
+
 void run_cta(std::mt19937& random) {
   std::vector<std::size_t> order(cta.warps.size());
   std::iota(order.begin(), order.end(), 0);
@@ -213,10 +226,13 @@ Status run(dim3 grid, dim3 block, std::size_t smem_bytes, const std::function<vo
   cta.failure.clear();
   for (unsigned i = 0; i < grid.x * grid.y && cta.failure.empty(); ++i) {
     cta.index = {i % grid.x, i / grid.x, 0};
-    std::memset(cuda::sm80::smem, kPoison, smem_bytes);
-    std::memset(cuda::sm80::decode::smem, kPoison, smem_bytes);
+    const std::size_t poisoned = std::min(smem_bytes + kGuardBytes, kSmemBytes);
+    for (char* const smem : kArrays) std::memset(smem, kPoison, poisoned);
     prepare(block.x);
     run_cta(random);
+    for (const char* const smem : kArrays) {
+      if (wrote_after_its_end(smem)) cta.failure = "shared memory after the CTA's is written";
+    }
   }
   if (cta.failure.empty()) return {};
   return make_error(ErrorCode::kInternal, "emulator: CTA %u: %s", cta.index.x, cta.failure.c_str());
@@ -252,7 +268,7 @@ void together(const void* in, std::size_t in_bytes, void* out, std::size_t out_b
 }
 
 std::uint32_t shared_address(const void* pointer) {
-  for (char* const smem : {cuda::sm80::smem, cuda::sm80::decode::smem}) {
+  for (char* const smem : kArrays) {
     const auto offset = static_cast<const char*>(pointer) - smem;
     if (offset < 0 || offset >= static_cast<std::ptrdiff_t>(kSmemBytes)) continue;
     cta.smem = smem;
@@ -280,7 +296,24 @@ void count_conflicts(const std::uint32_t (&addresses)[8]) {
 
 int take_conflicts() { return std::exchange(cta.conflicts, 0); }
 
+void add_memory(const void* begin, std::size_t bytes) {
+  memory[static_cast<const char*>(begin)] = bytes;
+}
+
+void remove_memory(const void* begin) { memory.erase(static_cast<const char*>(begin)); }
+
+void check_read(const void* address, std::size_t bytes) {
+  if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0) fail("a read that is not aligned");
+  if (memory.empty()) return;
+  const auto* const at = static_cast<const char*>(address);
+  auto after = memory.upper_bound(at);
+  if (after == memory.begin()) fail("a read in front of all memory");
+  const auto& [begin, size] = *--after;
+  if (at + bytes > begin + size) fail("a read outside of all memory");
+}
+
 void copy_later(std::uint32_t to, const void* from, bool valid) {
+  if (valid) check_read(from, 16);
   std::memset(shared_at(to, 16), kPoison, 16);
   cta.running->groups.back().push_back({to, from, valid});
 }

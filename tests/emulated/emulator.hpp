@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A GPU that is not there: runs a kernel's source, compiled as C++, a CTA after the other and its
-// threads as fibers of one thread. Arithmetic and data flow are the kernel's own; what
-// src/cuda/ptx has as instructions is here by their definition in the PTX ISA. It says nothing of
-// speed, and it has no memory model but one that is harsh: a warp runs as far as it can before
-// another starts, in random order, and a copy of cp.async brings poison first and its bytes when
-// they are waited for, so that a barrier that is missing shows as a wrong result.
+// threads as fibers of one thread. Data flow is the kernel's own, arithmetic too but the gate's,
+// which is the host's; what src/cuda/ptx has as instructions is here by their definition in the
+// PTX ISA. It says nothing of speed, and it has no memory model but one that is harsh among warps:
+// one runs as far as it can before another starts, in random order, and a copy of cp.async brings
+// poison first and its bytes when they are waited for, so that a barrier that is missing shows as a
+// wrong result. Within a warp lanes run in order: a missing __syncwarp may not show.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,8 +23,8 @@
 namespace sluice::emulator {
 
 /// Runs grid x block threads, each calling `kernel`. Errors: kInternal where threads wait for each
-/// other for ever, where one ends with copies that it has not waited for, and for an address that
-/// is no shared memory.
+/// other for ever, where one ends with copies that it has not waited for, for addresses that are
+/// not aligned or of no memory, and where something is written after the CTA's shared memory.
 Status run(dim3 grid, dim3 block, std::size_t smem_bytes, const std::function<void()>& kernel);
 
 /// Of the fiber that runs.
@@ -38,7 +39,7 @@ void wait_for_warp();
 void wait_at_barrier(int id, int threads);
 
 /// One instruction of a whole warp: each lane gives `in` and gets `out`; the last to come calls
-/// `compute` with all lanes' (each of `in_bytes`, `out_bytes`, one behind the other).
+/// `compute` with all lanes' (each of `in_bytes`, `out_bytes`, one after the other).
 void together(const void* in, std::size_t in_bytes, void* out, std::size_t out_bytes,
               const std::function<void(const char* in, char* out)>& compute);
 
@@ -51,6 +52,12 @@ void together(const void* in, std::size_t in_bytes, void* out, std::size_t out_b
 void count_conflicts(const std::uint32_t (&addresses)[8]);
 /// How many there were since the last call.
 [[nodiscard]] int take_conflicts();
+
+/// What the kernels may read. Without any, everything.
+void add_memory(const void* begin, std::size_t bytes);
+void remove_memory(const void* begin);
+/// Ends the run where a kernel may not read `bytes` there in one access.
+void check_read(const void* address, std::size_t bytes);
 
 /// cp.async of 16 bytes, its groups and its wait.
 void copy_later(std::uint32_t to, const void* from, bool valid);
@@ -82,6 +89,7 @@ inline unsigned __float_as_uint(float v) { return __builtin_bit_cast(unsigned, v
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
 template <class T>
 T __ldcg(const T* from) {
+  ::sluice::emulator::check_read(from, sizeof(T));
   return *from;
 }
 template <class T>

@@ -95,6 +95,18 @@ TEST(Emulator, SaysWhatIsWrong) {
               cuda::ptx::cp_async_16(cuda::ptx::shared_address(cuda::sm80::smem), nullptr, false);
             }),
             "emulator: CTA 0: a thread ends with copies that it has not waited for");
+  alignas(16) const char bytes[32] = {};
+  EXPECT_EQ(message_of([&] {
+              cuda::ptx::cp_async_16(cuda::ptx::shared_address(cuda::sm80::smem), bytes + 2, true);
+            }),
+            "emulator: CTA 0: a read that is not aligned");
+  emulator::add_memory(bytes, 16);
+  EXPECT_EQ(message_of([&] { static_cast<void>(__ldcg(bytes + 15)); }), "ok");
+  EXPECT_EQ(message_of([&] { static_cast<void>(__ldcg(bytes + 16)); }),
+            "emulator: CTA 0: a read outside of all memory");
+  emulator::remove_memory(bytes);
+  EXPECT_EQ(message_of([] { cuda::sm80::smem[kBytes] = 0; }),
+            "emulator: CTA 0: shared memory after the CTA's is written");
   const std::uint32_t end = cuda::ptx::shared_address(cuda::sm80::smem) + kBytes;
   const auto load = [](std::uint32_t address) {
     return message_of([address] {

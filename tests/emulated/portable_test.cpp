@@ -53,6 +53,14 @@ INSTANTIATE_TEST_SUITE_P(, Emulated,
                                          Op::kNorm),
                          [](const auto& op) { return to_string(op.param); });
 
+// Row 4's squares are more than fp32 holds.
+TEST(EmulatedA100, ANormOfVastNumbersIsRight) {
+  emulator::EmulatedRig rig(described("a100"));
+  for (const char* text : {"20x64:norm:fill=special", "20x64:q8_0:norm:fill=special"}) {
+    EXPECT_GE(expect_right(harness::parse_case(text).value(), rig), 2);
+  }
+}
+
 // Rows of tiles are its choice from 8193 columns on.
 TEST(EmulatedB200, TheGateIsRight) {
   emulator::EmulatedRig rig(described("b200"));

@@ -3,9 +3,11 @@
 // A100 and run by the emulator.
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
+#include "cuda/sm80/sums.cuh"
 #include "emulated_rig.hpp"
 #include "emulator.hpp"
 #include "harness/verify.hpp"
@@ -13,6 +15,8 @@
 
 namespace sluice {
 namespace {
+
+using cuda::sm80::sum_at;
 
 // Verifies the case with each of these tilings of the step.
 void expect_right(const std::string& text, const std::string& step,
@@ -57,7 +61,7 @@ TEST(Sm80, HiddenGradients) {
 
 TEST(Sm80, WholeBackwardPass) {
   for (const char* step : {"gate_up_grad", "input_grad", "weight_grad"}) {
-    expect_right("70x136x264:mlp_grad", step, kEveryTiling);
+    expect_right("262x136x264:mlp_grad", step, kEveryTiling);
   }
   expect_right("1x8x8:mlp_grad:recompute", "gate_up", kSmall);
   expect_right("130x72x136:mlp_grad:fp16:recompute:interleaved8", "input_grad", kSmall);
@@ -67,6 +71,40 @@ TEST(Sm80, WholeBackwardPass) {
                "weight_grad", kSmall);
   expect_right("33x136x72:mlp_grad:bf16/bf16/bf16/fp32:recompute:interleaved1", "weight_grad",
                kSmall);
+}
+
+// What the lanes of a phase touch: half a warp that writes two floats each, a quarter that reads
+// four.
+template <int kTileN>
+void expect_sums_without_conflicts() {
+  const auto banks = [](int at) { return at / 4 % 32; };
+  for (int row0 = 0; row0 < 8; row0 += 4) {
+    for (int col0 = 0; col0 < kTileN; col0 += 8) {
+      std::set<int> pairs;
+      for (int lane = 0; lane < 16; ++lane) {
+        pairs.insert(banks(sum_at<kTileN>(row0 + lane / 4, col0 + lane % 4 * 2)));
+      }
+      EXPECT_EQ(pairs.size(), 16U) << row0 << " " << col0;
+    }
+  }
+  for (const int columns : {8, 16}) {  // of a thread; 16 where gate and up take turns
+    for (int row = 0; row < 8; ++row) {
+      for (int col0 = 0; col0 + 8 * columns <= kTileN; col0 += 8 * columns) {
+        std::set<int> fours;
+        for (int lane = 0; lane < 8; ++lane) {
+          const int col = col0 + lane * columns;
+          fours.insert(banks(sum_at<kTileN>(row, col)));
+          EXPECT_EQ(sum_at<kTileN>(row, col) ^ 16, sum_at<kTileN>(row, col + 4));
+        }
+        EXPECT_EQ(fours.size(), 8U) << row << " " << col0;
+      }
+    }
+  }
+}
+
+TEST(Sm80, SumsTouchAllBanksOnce) {
+  expect_sums_without_conflicts<256>();
+  expect_sums_without_conflicts<128>();
 }
 
 }  // namespace

@@ -87,6 +87,9 @@ constexpr Row kRows[] = {
     // Element by element, the norm, and all that is left in one step.
     {"h200", "512x1x14336:gate_mul", "cuda.elementwise", "gate_mul:cuda.elementwise"},
     {"b200", "512x1x14336:gate_mul_grad", "cuda.elementwise", "gate_mul_grad:cuda.elementwise"},
+    {"h200", "512x4096x14336:mlp_grad:recompute:interleaved8", "cuda.sm80",
+     "gate_up:cuda.sm80_gemm gate_up_grad:cuda.sm80_gemm input_grad:cuda.sm80_gemm "
+     "weight_grad:cuda.sm80_gemm weight_grad_down:cuda.sm80_gemm"},
     {"h200", "512x4096x14336:mlp:fp32:norm", "cuda.simt", "mlp:cuda.simt"},
     {"a100", "512x4096x14336:mlp_grad:recompute:bias", "cuda.sm80",
      "gate_up:cuda.sm80_gemm gate_up_grad:cuda.sm80_gemm input_grad:cuda.sm80_gemm "

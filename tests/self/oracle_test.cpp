@@ -77,6 +77,21 @@ TEST(OracleTest, NormalisesByHand) {
   EXPECT_LE(std::fabs(h.value - 12.0 / (12.5 + eps)), h.bound);
 }
 
+// Squares of 2^70 are no fp32: the scale of their sum is 0.
+TEST(OracleTest, ANormOfVastNumbersMayBeZero) {
+  for (const auto& [exponent, vanishes] : {std::pair{70, true}, {60, false}}) {
+    const std::vector<float> x = {std::ldexp(1.0F, exponent), std::ldexp(1.0F, exponent)};
+    const std::vector<float> norm_weight = {3, 3};
+    Operands in;
+    in.x = x.data();
+    in.norm_weight = norm_weight.data();
+    const OracleValue y = Oracle(parsed("1x2x1:norm:fp32").problem, in).at(Operand::kY, 0, 0);
+    EXPECT_LE(std::fabs(y.value - 3), y.bound);
+    EXPECT_EQ(y.bound >= y.value, vanishes);
+    EXPECT_EQ(y.may_overflow, vanishes);
+  }
+}
+
 // r = [2^60, 0] times a weight of 2^70 is out of bf16's range until it is scaled, which a kernel
 // may do behind the sum; one of fp32 or of another offset scales n, and a weight of 2^60 fits in
 // any order.

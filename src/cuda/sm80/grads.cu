@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// the products of the backward pass by mma.sync: the instantiations of kTilings.
+// The GEMMs of the backward pass by mma.sync: the instantiations of kTilings.
 #include "cuda/sm80/kernel.cuh"
 
 namespace sluice::cuda::sm80 {

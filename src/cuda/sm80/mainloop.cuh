@@ -108,7 +108,7 @@ struct Copier {
 
   __device__ __forceinline__ void advance() { from += Cfg::kRowBytes; }
 
-  // From behind `blocks` blocks to the first one of a matrix of the same layout.
+  // After `blocks` blocks, to the first one of a matrix of the same layout.
   __device__ __forceinline__ void restart(const char* last, const char* next, int blocks) {
     from += next - last - static_cast<long long>(blocks) * Cfg::kRowBytes;
   }
@@ -121,7 +121,7 @@ __device__ __forceinline__ int swizzled_columns(int row, int chunk) {
 }
 
 // This thread's chunks of a matrix whose rows are K: the same column of chunks in every kStep-th of
-// kTileK rows. Zeros behind its rows and columns.
+// kTileK rows. Zeros after its last row and column.
 template <class Cfg, int kCols>
 struct ColumnCopier {
   static constexpr int kChunks = kCols / 8;
@@ -306,7 +306,7 @@ __device__ __forceinline__ void multiply_all(const GemmParams& p, Tile tile, std
     }
   };
   constexpr std::uint32_t kRing = Cfg::kStages * Cfg::kStageBytes;
-  const auto behind = [&](std::uint32_t stage) {
+  const auto after = [&](std::uint32_t stage) {
     stage += Cfg::kStageBytes;
     return stage == shared + kRing ? shared : stage;
   };
@@ -319,7 +319,7 @@ __device__ __forceinline__ void multiply_all(const GemmParams& p, Tile tile, std
   for (int i = 0; i < Cfg::kStages - 1; ++i) {
     if (i < blocks) fill(filled, 0, kCopies);
     next_block();
-    filled = behind(filled);
+    filled = after(filled);
   }
   std::uint32_t stage = shared;
   Fragments<Cfg> f[2];
@@ -333,14 +333,14 @@ __device__ __forceinline__ void multiply_all(const GemmParams& p, Tile tile, std
       constexpr int kFillSteps = Cfg::kSteps - 1;
       if (step == kFillSteps) {
         next_block();
-        filled = behind(filled);
-        stage = behind(stage);
+        filled = after(filled);
+        stage = after(stage);
         ptx::cp_async_wait<Cfg::kStages - 2>();
         __syncthreads();
       } else if (more) {
         fill(filled, kCopies * step / kFillSteps, kCopies * (step + 1) / kFillSteps);
       }
-      // Behind the last block this reads a stage that nobody multiplies.
+      // After the last block this reads a stage that nobody multiplies.
       read<Cfg>(f[(step + 1) % 2], stage + a_at, stage + b_at, (step + 1) % Cfg::kSteps);
       multiply<Cfg>(f[step % 2], d);
     }

@@ -2,8 +2,10 @@
 // The epilogues that read or write several matrices: the tile's sums go through shared memory in
 // fp32, then a thread has eight neighbouring columns of a row and moves 16 bytes of each matrix.
 //
-// shared      kTileM rows of kTileN floats; the 16 bytes c of row r lie at c ^ 2 (r % 4), so that
-//             the four rows that half a warp writes touch all banks once
+// shared      kTileM rows of kTileN floats; the 16 bytes c of row r lie at
+//             c ^ 2 (r % 4) ^ c / 8 % 4, so that the two of each of four rows that half a warp
+//             writes, and every second or fourth of a row that a quarter reads, touch all banks
+//             once
 #pragma once
 
 #include "cuda/sm80/mainloop.cuh"
@@ -16,9 +18,11 @@ constexpr bool stores_sums(GemmKind kind) {
   return kind != GemmKind::kGateUp && kind != GemmKind::kDown && kind != GemmKind::kInputGrad;
 }
 
-template <class Cfg>
-__device__ __forceinline__ int sum_at(int row, int col) {
-  return row * Cfg::kTileN * 4 + (col / 4 ^ row % 4 * 2) * 16 + col % 4 * 4;
+// Bytes from the first to the sum of this row and column.
+template <int kTileN>
+constexpr __device__ int sum_at(int row, int col) {
+  const int chunk = col / 4;
+  return row * kTileN * 4 + (chunk ^ row % 4 * 2 ^ chunk / 8 % 4) * 16 + col % 4 * 4;
 }
 
 template <class Cfg>
@@ -34,19 +38,21 @@ __device__ __forceinline__ void put_sums(char* sums, int row0, int col0,
 #pragma unroll
       for (int j = 0; j < Cfg::kWarpN / 8; ++j) {
         const int col = col0 + 8 * j + lane % 4 * 2;
-        *reinterpret_cast<float2*>(sums + sum_at<Cfg>(row, col)) =
+        *reinterpret_cast<float2*>(sums + sum_at<Cfg::kTileN>(row, col)) =
             float2{d[i][j][2 * r], d[i][j][2 * r + 1]};
       }
     }
   }
 }
 
-// Eight sums of a row from column `col` on, a multiple of 8.
+// Eight sums of a row from column `col` on, a multiple of 8: two neighbours, in either order.
 template <class Cfg>
 __device__ __forceinline__ void load_sums(float (&v)[8], const char* sums, int row, int col) {
-  const char* const from = sums + sum_at<Cfg>(row, col);
-  reinterpret_cast<float4&>(v[0]) = *reinterpret_cast<const float4*>(from);
-  reinterpret_cast<float4&>(v[4]) = *reinterpret_cast<const float4*>(from + 16);
+  const int at = sum_at<Cfg::kTileN>(row, col);
+  const float4 low = *reinterpret_cast<const float4*>(sums + at);
+  const float4 high = *reinterpret_cast<const float4*>(sums + (at ^ 16));
+  v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+  v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
 }
 
 template <class Element>
@@ -62,8 +68,7 @@ __device__ __forceinline__ void add_bias(float (&v)[8], const void* bias, int co
   for (int i = 0; i < 8; ++i) v[i] += b.at[i];
 }
 
-// h, g and u of eight columns of gate_up from `col` on; `sums` are eight of the gate, then of the
-// up projection.
+// h, g and u of eight columns of gate_up from `col` on. g and u are their sums.
 template <class Element>
 __device__ __forceinline__ void put_gated(const GemmParams& p, const Gate& gate, int row, int col,
                                           Vector8<Element> g, Vector8<Element> u) {
@@ -105,9 +110,9 @@ __device__ __forceinline__ void put_weight_grad(const GemmParams& p, int row, in
     float* const to = reinterpret_cast<float*>(at) + col;
 #pragma unroll
     for (int i = 0; i < 8; i += 4) {
-      auto& place = *reinterpret_cast<float4*>(to + i);
-      const float4 old = p.accumulate != 0 ? place : float4{};
-      place = {v.at[i] + old.x, v.at[i + 1] + old.y, v.at[i + 2] + old.z, v.at[i + 3] + old.w};
+      auto& grad = *reinterpret_cast<float4*>(to + i);
+      const float4 old = p.accumulate != 0 ? grad : float4{};
+      grad = {v.at[i] + old.x, v.at[i + 1] + old.y, v.at[i + 2] + old.z, v.at[i + 3] + old.w};
     }
     return;
   }

@@ -33,7 +33,8 @@ constexpr int smem_bytes(const Tiling& t) noexcept {
   return t.stages * (t.tile_m + t.tile_n) * t.tile_k * 2;
 }
 
-/// What the choice depends on. `n` counts weight rows: 2 H for gate_up, D for down.
+/// What the choice depends on: rows and columns of the product. `n` is 2 H for gate_up, D for down
+/// and input_grad, H for gate_up_grad; weight_grad is H by D.
 struct GemmShape {
   std::int64_t m = 0;
   std::int64_t n = 0;

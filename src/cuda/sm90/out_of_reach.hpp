@@ -13,7 +13,7 @@ namespace sluice::cuda::sm90 {
 [[nodiscard]] bool pairs_in_reach(const detail::Step& step) noexcept;
 
 /// The step by cuda.sm80_gemm, which follows two pointers and needs no scratch. Errors:
-/// kUnsupported where that has no such gate_up: with g and u saved, or with the norm inside.
+/// kUnsupported where that has no such gate_up: with the norm inside, or rows that span 32 GiB.
 Status gate_up_out_of_reach(const detail::Step& step) noexcept;
 
 }  // namespace sluice::cuda::sm90
