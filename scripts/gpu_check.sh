@@ -162,7 +162,7 @@ results few_tokens 90 --milliseconds 150
 results few_tokens_models 240 --milliseconds 60 --baseline cublaslt_chain
 results prefill_models 90
 results prefill_layouts 60 --milliseconds 60
-results sm80 60 --variant cuda.sm80
+results sm80 90 --variant cuda.sm80
 results sm80_decode 60 --max-capability 8.0 --milliseconds 20 --baseline cublaslt_chain --baseline cublaslt_gemm
 results decode_every_m_small 120 --milliseconds 2 --baseline cublaslt_chain
 results decode_every_m 200 --milliseconds 2 --baseline cublaslt_chain
