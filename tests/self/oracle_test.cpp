@@ -85,7 +85,7 @@ TEST(OracleTest, ANormOfVastNumbersMayBeZero) {
     Operands in;
     in.x = x.data();
     in.norm_weight = norm_weight.data();
-    const OracleValue y = Oracle(parsed("1x2x1:norm:fp32").problem, in).at(Operand::kY, 0, 0);
+    const OracleValue y = Oracle(parsed("1x2:norm:fp32").problem, in).at(Operand::kY, 0, 0);
     EXPECT_LE(std::fabs(y.value - 3), y.bound);
     EXPECT_EQ(y.bound >= y.value, vanishes);
     EXPECT_EQ(y.may_overflow, vanishes);
