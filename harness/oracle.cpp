@@ -173,8 +173,9 @@ const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
           ? std::min(2 * r_error, rounding.likely(2 * r_error * std::sqrt(fourths)) / squares)
           : 0.0;
   const double of_sum = std::min((d + 1) * u, rounding.likely(std::sqrt(d + 1) * u));
-  const double scale_error = 0.5 * (of_r + of_sum + 2 * u) + 4 * u;
   const bool overflow = std::isfinite(squares) && squares > rounding.accumulator_max();
+  // The scale of a sum that overflows is 0: it errs by all of itself.
+  const double scale_error = overflow ? 1.0 : 0.5 * (of_r + of_sum + 2 * u) + 4 * u;
   // In bf16, with fp32's range, a kernel may round r (w + offset), one fma for these offsets, and
   // multiply g and u by the scale.
   const bool late = p.op != Op::kNorm && p.x_dtype == DType::kBF16 && p.w_dtype == DType::kBF16 &&
@@ -190,8 +191,7 @@ const Oracle::State::Prologue& Oracle::State::prologue(std::int64_t m) {
     n.bound += 4 * u * std::fabs(n.value);
     n.spread = std::hypot(n.spread, 4 * u * std::fabs(n.value));
     n.common = scale_error * n.value;
-    if (overflow) n.bound += std::fabs(n.value);  // the scale of an infinite sum is 0
-    if (rounding.unfused()) {                     // the normalised row, before its weights
+    if (rounding.unfused()) {  // the normalised row, before its weights
       const double step = rounding_error(out.r.value[k] * scale, p.x_dtype) * std::fabs(unscaled);
       n.bound += step;
       n.spread = std::hypot(n.spread, step);

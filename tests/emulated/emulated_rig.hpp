@@ -14,6 +14,7 @@ class EmulatedRig final : public harness::Rig {
  public:
   explicit EmulatedRig(const Device& device) : device_(device) {
     device_.memory_bytes = cpu_->device().memory_bytes;
+    limit_shared_memory(static_cast<std::size_t>(device_.smem_per_block_bytes));
   }
   [[nodiscard]] const Device& device() const noexcept override { return device_; }
   [[nodiscard]] Stream stream() const noexcept override { return nullptr; }

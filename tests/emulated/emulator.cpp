@@ -96,6 +96,7 @@ Cta cta;
 // This thread's arrays of dynamic shared memory.
 char* const kArrays[] = {cuda::sm80::smem, cuda::sm80::decode::smem};
 
+std::size_t most_smem = kSmemBytes;
 // Sizes of what may be read, by its begin.
 std::map<const char*, std::size_t> memory;
 
@@ -181,13 +182,6 @@ void run_warp(Warp& warp) {
   } while (cta.moved && cta.failure.empty());
 }
 
-bool all_ended() {
-  return std::all_of(cta.warps.begin(), cta.warps.end(), [](const Warp& warp) {
-    return std::all_of(warp.lanes.begin(), warp.lanes.end(),
-                       [](const Fiber* fiber) { return fiber->ended; });
-  });
-}
-
 unsigned barriers_passed() {
   return std::accumulate(std::begin(cta.named), std::end(cta.named), cta.barrier.passed,
                          [](unsigned sum, const Barrier& b) { return sum + b.passed; });
@@ -202,11 +196,11 @@ bool wrote_after_its_end(const char* smem) {
 void run_cta(std::mt19937& random) {
   std::vector<std::size_t> order(cta.warps.size());
   std::iota(order.begin(), order.end(), 0);
-  while (cta.failure.empty() && !all_ended()) {
+  while (cta.failure.empty() && cta.running_threads > 0) {
     std::shuffle(order.begin(), order.end(), random);
     const unsigned passed = barriers_passed();
     for (const std::size_t i : order) run_warp(cta.warps[i]);
-    if (barriers_passed() == passed && !all_ended() && cta.failure.empty()) {
+    if (barriers_passed() == passed && cta.running_threads > 0 && cta.failure.empty()) {
       cta.failure = "threads wait for each other for ever";
     }
   }
@@ -215,7 +209,7 @@ void run_cta(std::mt19937& random) {
 }  // namespace
 
 Status run(dim3 grid, dim3 block, std::size_t smem_bytes, const std::function<void()>& kernel) {
-  if (smem_bytes > kSmemBytes || block.y != 1 || block.z != 1 || grid.z != 1) {
+  if (smem_bytes > most_smem || block.y != 1 || block.z != 1 || grid.z != 1) {
     return make_error(ErrorCode::kInternal, "emulator: no such launch");
   }
   std::mt19937 random(grid.x + block.x);
@@ -231,7 +225,9 @@ Status run(dim3 grid, dim3 block, std::size_t smem_bytes, const std::function<vo
     prepare(block.x);
     run_cta(random);
     for (const char* const smem : kArrays) {
-      if (wrote_after_its_end(smem)) cta.failure = "shared memory after the CTA's is written";
+      if (cta.failure.empty() && wrote_after_its_end(smem)) {
+        cta.failure = "shared memory after the CTA's is written";
+      }
     }
   }
   if (cta.failure.empty()) return {};
@@ -295,6 +291,8 @@ void count_conflicts(const std::uint32_t (&addresses)[8]) {
 }
 
 int take_conflicts() { return std::exchange(cta.conflicts, 0); }
+
+void limit_shared_memory(std::size_t bytes) { most_smem = std::min(bytes, kSmemBytes); }
 
 void add_memory(const void* begin, std::size_t bytes) {
   memory[static_cast<const char*>(begin)] = bytes;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU that is not there: runs a kernel's source, compiled as C++, a CTA after the other and its
-// threads as fibers of one thread. Data flow is the kernel's own, arithmetic too but the gate's,
-// which is the host's; what src/cuda/ptx has as instructions is here by their definition in the
-// PTX ISA. It says nothing of speed, and it has no memory model but one that is harsh among warps:
-// one runs as far as it can before another starts, in random order, and a copy of cp.async brings
-// poison first and its bytes when they are waited for, so that a barrier that is missing shows as a
-// wrong result. Within a warp lanes run in order: a missing __syncwarp may not show.
+// Runs a kernel's source, compiled as C++, without a GPU: one CTA after another, a CTA's threads as
+// fibers of one host thread. Headers of this folder replace those of src/ with the same names and
+// do what the PTX ISA says of each instruction; exp, sqrt and the like are the host's. It measures
+// no time.
+//
+// Found, as a wrong result: a missing barrier among warps (each runs as far as it can before
+// another, in random order); a missing wait for cp.async (poison lies there until then). Not found:
+// a missing __syncwarp (lanes run in order); plain loads and stores outside of memory; reads of
+// static shared memory that no thread wrote (zeros, then what the last CTA left).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,8 +25,9 @@
 namespace sluice::emulator {
 
 /// Runs grid x block threads, each calling `kernel`. Errors: kInternal where threads wait for each
-/// other for ever, where one ends with copies that it has not waited for, for addresses that are
-/// not aligned or of no memory, and where something is written after the CTA's shared memory.
+/// other for ever, where one ends with copies that it has not waited for, for addresses of
+/// cp.async, ldmatrix and __ldcg that are not aligned or of no memory, and where something is
+/// written after the CTA's shared memory.
 Status run(dim3 grid, dim3 block, std::size_t smem_bytes, const std::function<void()>& kernel);
 
 /// Of the fiber that runs.
@@ -53,6 +56,8 @@ void count_conflicts(const std::uint32_t (&addresses)[8]);
 /// How many there were since the last call.
 [[nodiscard]] int take_conflicts();
 
+/// The most shared memory of a CTA: run() refuses more.
+void limit_shared_memory(std::size_t bytes);
 /// What the kernels may read. Without any, everything.
 void add_memory(const void* begin, std::size_t bytes);
 void remove_memory(const void* begin);
@@ -74,7 +79,8 @@ using std::min;
 #define gridDim (::sluice::emulator::grid_size())
 #define blockDim (::sluice::emulator::block_size())
 #undef __shared__
-// All fibers are one thread's.
+// thread_local serves both forms: it implies static in a function and may follow extern. All fibers
+// are one thread's.
 #define __shared__ thread_local
 #undef __global__
 #define __global__

@@ -87,6 +87,9 @@ TEST(Emulator, CountsBankConflicts) {
 }
 
 TEST(Emulator, SaysWhatIsWrong) {
+  emulator::limit_shared_memory(kBytes - 1);
+  EXPECT_EQ(message_of([] {}), "emulator: no such launch");
+  emulator::limit_shared_memory(kBytes);
   EXPECT_EQ(message_of([] {
               if (threadIdx.x < 64) cuda::ptx::named_barrier_sync(1, 96);
             }),

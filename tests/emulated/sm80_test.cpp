@@ -27,6 +27,7 @@ void expect_right(const std::string& text, const std::string& step,
   Options options;
   options.variant = "cuda.sm80";
   harness::Verification verification(c, rig, {.repeat = false});
+  static_cast<void>(emulator::take_conflicts());
   for (const std::string& tiling : tilings) {
     std::string config = step;
     config += "=" + tiling;
@@ -38,7 +39,15 @@ void expect_right(const std::string& text, const std::string& step,
   }
 }
 
-const std::vector<std::string> kEveryTiling = {"128x256", "128x128", "64x128"};
+const std::vector<std::string> kEveryTiling = [] {
+  std::vector<std::string> names;
+  for (const cuda::sm80::Tiling& tiling : cuda::sm80::kTilings) {
+    char name[32];
+    cuda::sm80::name_tiling(tiling, name);
+    names.emplace_back(name);
+  }
+  return names;
+}();
 const std::vector<std::string> kSmall = {"64x128"};
 
 // Odd tails in every direction, more than one tile, fewer stages of k than the ring has and more.

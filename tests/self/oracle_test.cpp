@@ -89,6 +89,12 @@ TEST(OracleTest, ANormOfVastNumbersMayBeZero) {
     EXPECT_LE(std::fabs(y.value - 3), y.bound);
     EXPECT_EQ(y.bound >= y.value, vanishes);
     EXPECT_EQ(y.may_overflow, vanishes);
+    const std::vector<float> one = {1, 1};
+    in.w_gate = in.w_up = one.data();
+    const OracleValue h =
+        Oracle(parsed("1x2x1:gate_up:norm:fp32:identity").problem, in).at(Operand::kH, 0, 0);
+    EXPECT_LE(std::fabs(h.value - 36), h.bound);
+    EXPECT_EQ(h.bound >= h.value, vanishes);
   }
 }
 

@@ -13,7 +13,7 @@ namespace sluice::cuda::sm80 {
 
 /// What a launch computes, out [m, n] from x and w.
 ///   kGateUp      h = gate(x · w0ᵀ + bias0, x · w1ᵀ + bias1)
-///   kGateUpSave  the same; g and u, what the gate is of, too
+///   kGateUpSave  the same; also stores g and u
 ///   kDown        y = x · w0ᵀ + bias0 + residual
 ///   kGateUpGrad  dg, du and h of the gate's derivative at g and u, for dh = x · w0: x is dy
 ///   kInputGrad   dx = x · w0 + x2 · w1: x is dg, x2 du

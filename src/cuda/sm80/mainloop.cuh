@@ -5,7 +5,7 @@
 // roles       all warps alike: each copies its share of a stage, then multiplies its own
 //             kWarpM x kWarpN part of the tile
 // shared      stages x { A: kTileM x kTileK, B: kTileN x kTileK } elements, swizzled; after the
-//             mainloop the same memory holds the output tile
+//             mainloop the same memory holds the output tile, or its fp32 sums (sums.cuh)
 // registers   accumulators, and the fragments of two steps of 16 along K: the next step's are read
 //             from shared memory while this step's are multiplied
 // barriers    one __syncthreads a k block, before the first read of the next stage: it says that
@@ -36,7 +36,7 @@ struct GemmConfig {
   using Element = ElementType;
   static constexpr GemmKind kKind = kTheKind;
   static constexpr bool kGated = kKind == GemmKind::kGateUp || kKind == GemmKind::kGateUpSave;
-  // K along the rows of A, of B.
+  // Whether A's rows, B's rows are K.
   static constexpr bool kTransposesA = kKind == GemmKind::kWeightGrad;
   static constexpr bool kTransposesB =
       kTransposesA || kKind == GemmKind::kGateUpGrad || kKind == GemmKind::kInputGrad;

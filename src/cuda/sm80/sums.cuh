@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The epilogues that read or write several matrices: the tile's sums go through shared memory in
-// fp32, then a thread has eight neighbouring columns of a row and moves 16 bytes of each matrix.
+// The epilogues of gate_up that saves, gate_up_grad and weight_grad: the tile's sums go through
+// shared memory in fp32, then a thread has eight neighbouring columns of a row and moves 16 bytes
+// of each matrix.
 //
 // shared      kTileM rows of kTileN floats; the 16 bytes c of row r lie at
 //             c ^ 2 (r % 4) ^ c / 8 % 4, so that the two of each of four rows that half a warp
