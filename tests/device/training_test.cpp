@@ -258,7 +258,8 @@ TEST(GpuTraining, OneWeightAsGateAndUp) {
   if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs Hopper";
   for (const std::string text :
        {"5x512x1024:gate_up", "33x512x1024:mlp", "300x512x1024:gate_up:bias",
-        "300x512x1024:mlp:fp16", "300x512x1024:gate_up:save"}) {
+        "300x512x1024:mlp:fp16", "300x512x1024:gate_up:save", "5x512x1024:gate_up:norm",
+        "8x512x1024:mlp:add_norm"}) {
     SCOPED_TRACE(text);
     const Case c = harness::parse_case(text).value();
     auto set = std::move(OperandSet::make(c, gpu::rig()).value());

@@ -4,6 +4,8 @@
 // run() sees pointers, so the plan knows nothing of it.
 #pragma once
 
+#include <cstddef>
+
 #include "core/kernel.hpp"
 #include "sluice/status.hpp"
 
@@ -12,8 +14,11 @@ namespace sluice::cuda::sm90 {
 /// Whether a map leads from one to the other.
 [[nodiscard]] bool pairs_in_reach(const detail::Step& step) noexcept;
 
-/// The step by cuda.sm80_gemm, which follows two pointers and needs no scratch. Errors:
-/// kUnsupported where that has no such gate_up: with the norm inside, or rows that span 32 GiB.
+/// The step by cuda.sm80_gemm, which follows two pointers; a norm inside it by cuda.norm before,
+/// into the step's scratch. Errors: kUnsupported where one refuses: rows that span 32 GiB.
 Status gate_up_out_of_reach(const detail::Step& step) noexcept;
+
+/// The scratch that it needs.
+[[nodiscard]] std::size_t out_of_reach_bytes(const Problem& gate_up) noexcept;
 
 }  // namespace sluice::cuda::sm90

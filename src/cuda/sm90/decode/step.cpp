@@ -210,6 +210,10 @@ Status launch(const Step& step, const Step* next) noexcept {
   return is_gate_up(step.problem) ? launcher.gate_up(next) : launcher.down();
 }
 
+std::size_t scratch_bytes(const StepView& s) noexcept {
+  return sm90::out_of_reach_bytes(s.problem);
+}
+
 std::string describe(const StepView& s) {
   const auto t = detail::config_as<Tiling>(s.config);
   const bool down = !is_gate_up(s.problem);
@@ -241,6 +245,7 @@ const detail::Kernel kSm90Decode = {
     .name_config = name_config,
     .launch = launch,
     .describe = describe,
+    .scratch_bytes = scratch_bytes,
 };
 
 Reason deferred_norm_yields(const Problem& p, const Device& device) noexcept {
