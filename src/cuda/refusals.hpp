@@ -27,6 +27,13 @@ namespace sluice::cuda {
   return {};
 }
 
+/// Of weight_grad's outputs anything but fp32 or x's type.
+[[nodiscard]] inline detail::Reason grad_type_refusal(const Problem& p) noexcept {
+  if (p.op != Op::kWeightGrad || p.dw_dtype == DType::kF32 || p.dw_dtype == p.x_dtype) return {};
+  return detail::refuse("dw_gate: is %s, wanted fp32 or %s", to_string(p.dw_dtype),
+                        to_string(p.x_dtype));
+}
+
 inline constexpr std::int64_t kUnitBytes = 16;
 
 /// An alignment below the units of 16 bytes that a kernel moves.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "harness/data.hpp"
+#include "tests/host_rig.hpp"
 #include "timing/timing.hpp"
 
 namespace sluice::harness {
@@ -117,40 +118,21 @@ TEST(BenchCase, TimesCheckedOperatorsAgainstTheUnfusedPath) {
 }
 
 // The CPU, but with caches of 100 KiB, and a count of the buffers allocated on it.
-class CountingRig final : public Rig {
+class CountingRig final : public HostRig {
  public:
-  CountingRig() : rig_(std::move(open_rig("cpu").value())), device_(rig_->device()) {
+  CountingRig() {
     device_.l2_bytes = 0;
     device_.l3_bytes = 100 << 10;
   }
   [[nodiscard]] std::size_t buffers() const { return buffers_; }
 
-  [[nodiscard]] const Device& device() const noexcept override { return device_; }
-  [[nodiscard]] Stream stream() const noexcept override { return rig_->stream(); }
   [[nodiscard]] Expected<void*> allocate(std::size_t bytes) override {
     ++buffers_;
-    return rig_->allocate(bytes);
+    return HostRig::allocate(bytes);
   }
-  void free(void* pointer) noexcept override { rig_->free(pointer); }
-  Status upload(void* destination, const void* host, std::size_t bytes) override {
-    return rig_->upload(destination, host, bytes);
-  }
-  Status download(void* host, const void* source, std::size_t bytes) override {
-    return rig_->download(host, source, bytes);
-  }
-  Status fill_bytes(void* pointer, unsigned char value, std::size_t bytes) override {
-    return rig_->fill_bytes(pointer, value, bytes);
-  }
-  Status fill_matrix(const OperandSpec& spec, const FillParams& params, void* base) override {
-    return rig_->fill_matrix(spec, params, base);
-  }
-  Status synchronize() override { return rig_->synchronize(); }
-  Status flush_caches() override { return rig_->flush_caches(); }
-  [[nodiscard]] bool host_memory() const noexcept override { return rig_->host_memory(); }
+  [[nodiscard]] bool host_memory() const noexcept override { return true; }
 
  private:
-  std::unique_ptr<Rig> rig_;
-  Device device_;
   std::size_t buffers_ = 0;
 };
 

@@ -149,14 +149,9 @@ Reason supports(const Problem& p, const Device& device) noexcept {
   if (p.residual != Residual::kNone) {
     return refuse("residual: cuBLASLt rounds the product before it adds");
   }
-  if (p.op == Op::kWeightGrad) {
-    if (p.dw_dtype != DType::kF32 && p.dw_dtype != p.x_dtype) {
-      return refuse("dw_gate: is %s, wanted fp32 or %s", to_string(p.dw_dtype),
-                    to_string(p.x_dtype));
-    }
-    if (p.accumulate_dw && p.dw_dtype != DType::kF32) {
-      return refuse("dw_gate: adds to fp32 alone, cuBLASLt rounds the product before it adds");
-    }
+  if (Reason reason = grad_type_refusal(p); !reason.empty()) return reason;
+  if (p.op == Op::kWeightGrad && p.accumulate_dw && p.dw_dtype != DType::kF32) {
+    return refuse("dw_gate: adds to fp32 alone, cuBLASLt rounds the product before it adds");
   }
   return layout_refusal(p);
 }

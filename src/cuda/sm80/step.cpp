@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "cuda/kernel_rows.hpp"
+#include "cuda/refusals.hpp"
 #include "cuda/sm80/launch.hpp"
 #include "cuda/sm80/operands.hpp"
 
@@ -19,8 +20,10 @@ using detail::refuse;
 using detail::Step;
 using detail::StepView;
 using sm80::GemmKind;
+using sm80::GemmLaunch;
 using sm80::GemmParams;
 using sm80::GemmShape;
+using sm80::launch_gemm;
 using sm80::Tiling;
 using ll = long long;
 
@@ -72,11 +75,6 @@ Reason size_refusal(const Problem& p) {
   return {};
 }
 
-Reason grad_type_refusal(const Problem& p) {
-  if (p.op != Op::kWeightGrad || p.dw_dtype == DType::kF32 || p.dw_dtype == p.x_dtype) return {};
-  return refuse("dw_gate: is %s, wanted fp32 or %s", to_string(p.dw_dtype), to_string(p.x_dtype));
-}
-
 Reason supports(const Problem& p, const Device& device) noexcept {
   if (Reason reason = sm80::device_refusal(device, kLeastSmem); !reason.empty()) return reason;
   if (Reason reason = sm80::operand_refusal(p); !reason.empty()) return reason;
@@ -96,9 +94,6 @@ std::size_t configs(const Problem& p, const Device& device, std::span<KernelConf
 void name_config(const KernelConfig& config, std::span<char> out) noexcept {
   sm80::name_tiling(detail::config_as<Tiling>(config), out);
 }
-
-using sm80::GemmLaunch;
-using sm80::launch_gemm;
 
 Status forward(const Step& step, const GemmLaunch& to) {
   GemmParams params{};

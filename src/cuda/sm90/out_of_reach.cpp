@@ -6,6 +6,7 @@
 
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernel_rows.hpp"
+#include "cuda/sm90/gemm/table.hpp"
 
 namespace sluice::cuda::sm90 {
 namespace {
@@ -34,9 +35,7 @@ Status launch_by(const detail::Kernel& kernel, const Problem& problem, const Ope
 
 // Of n, whose rows begin at a line of L2.
 Layout normed_rows(const Problem& p) {
-  constexpr std::int64_t kLineBytes = 128;
-  const std::int64_t bytes = bytes_of(p.x_dtype, p.d);
-  return {.row_stride_bytes = (bytes + kLineBytes - 1) / kLineBytes * kLineBytes};
+  return {.row_stride_bytes = gemm::whole_line_stride(bytes_of(p.x_dtype, p.d))};
 }
 
 Status launch_norm_inside(const detail::Step& step) {

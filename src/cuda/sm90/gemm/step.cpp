@@ -96,11 +96,8 @@ Reason shape_refusal(const Problem& p) {
 // Pairs of neighbouring columns of a weight's gradient are stored at once.
 Reason grad_rows_refusal(const Problem& p) {
   if (p.op != Op::kWeightGrad) return {};
+  if (Reason reason = grad_type_refusal(p); !reason.empty()) return reason;
   const OperandSpec spec = operand_spec(p, Operand::kDwGate);
-  if (spec.dtype != DType::kF32 && spec.dtype != p.x_dtype) {
-    return refuse("%s: is %s, wanted fp32 or %s", spec.name, to_string(spec.dtype),
-                  to_string(p.x_dtype));
-  }
   return stride_refusal(spec, 2 * size_bytes(spec.dtype));
 }
 
