@@ -96,7 +96,7 @@ sanitize() {
 # The oracle is the host's work and one thread's: a shard for every second core, all at once; then,
 # alone on the device, the tests that time it or count its memory.
 run_shards() {
-  local shards=$(($(nproc) / 2)) failed=0 i pids=() alone='GpuScheduler.*:GpuHarness.*'
+  local shards=$(($(nproc) / 2)) failed=0 i pids=() alone='GpuScheduler.*:GpuHarness.*:GpuSoak.*'
   [[ $shards -ge 1 ]] || shards=1
   for ((i = 0; i < shards; i++)); do
     GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$tests" --gtest_brief=1 \

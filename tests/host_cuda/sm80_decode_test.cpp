@@ -117,21 +117,22 @@ TEST(Sm80Decode, SlotsOfAnMmaAreEightPairs) {
   EXPECT_EQ(seen.size(), 64U);
 }
 
-// What eight lanes read at once, four chunks of two rows, lies in all 32 banks.
-TEST(Sm80Decode, LanesMeetNoBankTwice) {
-  for (int lane0 = 0; lane0 < 32; lane0 += 8) {
-    for (const int span : {0, 64}) {
-      std::set<int> banks;
-      for (int lane = lane0; lane < lane0 + 8; ++lane) {
-        banks.insert((decode::chunk_at(lane / 4, lane % 4) ^ span) % 128);
-      }
-      EXPECT_EQ(banks.size(), 8U);
+// What ldmatrix reads at once, eight rows of one chunk column, lies in all 32 banks; what eight
+// threads copy, one row, too.
+TEST(Sm80Decode, RowsMeetNoBankTwice) {
+  for (int chunk = 0; chunk < 8; ++chunk) {
+    std::set<int> column, row;
+    for (int i = 0; i < 8; ++i) {
+      column.insert(decode::chunk_at(i, chunk) % 128);
+      row.insert(decode::chunk_at(chunk, i) % 128);
     }
+    EXPECT_EQ(column.size(), 8U);
+    EXPECT_EQ(row.size(), 8U);
   }
 }
 
-// One unit of K by the kernel's lanes: copied as threads copy it, read as lanes read it, multiplied
-// as an mma does. Each operand's 16 bytes of a lane are k of two steps.
+// One unit of K by the kernel's lanes: copied as threads copy it, read as ldmatrix reads it,
+// multiplied as an mma does. A lane's address of another step differs from its first by one bit.
 TEST(Sm80Decode, FragmentsMultiplyEveryColumnOnce) {
   constexpr int kColumns = decode::kUnitColumns;
   const auto weight = [](int row, int col) { return (row * 7 + col * 3) % 11 - 5; };
@@ -145,18 +146,21 @@ TEST(Sm80Decode, FragmentsMultiplyEveryColumnOnce) {
     }
   }
   int d[16][8] = {};
-  for (int span = 0; span < 2; ++span) {
-    for (int step = 0; step < 2; ++step) {
-      // Element k of row r: lane 4 (r % 8) + k % 8 / 2 has it in word 2 step + k / 8 of its bytes.
-      const auto element = [&](const std::vector<int>& m, int row, int k) {
-        const int chunk = decode::chunk_at(row % 8, k % 8 / 2) ^ (span * 64);
-        const int at = (chunk + row / 8 * 8 * kColumns * 2) / 2;
-        return m.at(static_cast<std::size_t>(at + (2 * step + k / 8) * 2 + k % 2));
-      };
-      for (int r = 0; r < 16; ++r) {
-        for (int c = 0; c < 8; ++c) {
-          for (int k = 0; k < 16; ++k) d[r][c] += element(a, r, k) * element(b, c, k);
-        }
+  for (int step = 0; step < kColumns / 16; ++step) {
+    // Row r and columns 8 c of this step, by the lane that gives this row's address.
+    const auto weights = [&](int r, int c, int k) {
+      const int lane = c * 16 + r;
+      const int at = decode::chunk_at(lane % 16, lane / 16) ^ step * 32;
+      return a.at(static_cast<std::size_t>(at / 2 + k));
+    };
+    const auto tokens = [&](int r, int c, int k) {
+      const int lane = (step % 2 * 2 + c) * 8 + r;
+      const int at = decode::chunk_at(lane % 8, lane / 8) ^ step / 2 * 64;
+      return b.at(static_cast<std::size_t>(at / 2 + k));
+    };
+    for (int r = 0; r < 16; ++r) {
+      for (int c = 0; c < 8; ++c) {
+        for (int k = 0; k < 16; ++k) d[r][c] += weights(r, k / 8, k % 8) * tokens(c, k / 8, k % 8);
       }
     }
   }

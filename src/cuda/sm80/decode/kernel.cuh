@@ -6,8 +6,6 @@
 //             copy a stage, its warps multiply 16 or 32 rows each by all tokens. No group waits for
 //             another before a block's end
 // shared      exchange | groups x stages x { weight rows x 128 bytes | tokens x 128 bytes }
-// columns     a lane loads 16 bytes of a row, its operands of two mma steps: which columns a step
-//             calls its k-th is free as long as weights and tokens agree
 // barriers    named 1 + group, once a stage: every copy of this stage has landed, and everybody has
 //             read the stage before, which the next copies fill; __syncthreads twice a pass of a
 //             block's end, around what the groups write and read of each other
@@ -19,6 +17,7 @@
 
 #include "cuda/host/launch.hpp"
 #include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/ldmatrix.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/ordered.cuh"
@@ -195,34 +194,33 @@ struct Copier {
 template <class Cfg>
 using Sums = float[Cfg::kMmas][Cfg::kSlices][4];
 
-// One unit of K: two spans of 32 columns, two steps of mma each. `weights` and `tokens` are this
-// lane's first rows and its chunk of span 0.
+// One unit of K: two spans of 32 columns, two steps of mma each. `weights` and `tokens` are what
+// this lane reads first of this warp's rows and of the tokens.
 template <class Cfg>
-__device__ __forceinline__ void multiply(const char* weights, const char* tokens, int chunk,
+__device__ __forceinline__ void multiply(std::uint32_t weights, std::uint32_t tokens,
                                          Sums<Cfg>& d) {
   using Element = typename Cfg::Element;
 #pragma unroll
   for (int span = 0; span < 2; ++span) {
-    const int at = chunk ^ (span * 64);
-    uint4 a[Cfg::kMmas][2];
+    std::uint32_t a[2][Cfg::kMmas][4];
 #pragma unroll
-    for (int i = 0; i < Cfg::kMmas; ++i) {
+    for (int step = 0; step < 2; ++step) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        a[i][half] = *reinterpret_cast<const uint4*>(weights + at +
-                                                     (i * kMmaRows + half * 8) * Cfg::kRowBytes);
+      for (int i = 0; i < Cfg::kMmas; ++i) {
+        ptx::ldmatrix_x4(a[step][i],
+                         (weights ^ (span * 64 + step * 32)) + i * kMmaRows * Cfg::kRowBytes);
       }
     }
 #pragma unroll
     for (int s = 0; s < Cfg::kSlices; ++s) {
-      const uint4 b =
-          *reinterpret_cast<const uint4*>(tokens + at + s * kSliceTokens * Cfg::kRowBytes);
+      std::uint32_t b[4];  // of both steps
+      ptx::ldmatrix_x4(b, (tokens ^ (span * 64)) + s * kSliceTokens * Cfg::kRowBytes);
 #pragma unroll
-      for (int i = 0; i < Cfg::kMmas; ++i) {
-        const std::uint32_t first[4] = {a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y};
-        const std::uint32_t second[4] = {a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w};
-        ptx::mma_m16n8k16<Element>(d[i][s], first, b.x, b.y);
-        ptx::mma_m16n8k16<Element>(d[i][s], second, b.z, b.w);
+      for (int step = 0; step < 2; ++step) {
+#pragma unroll
+        for (int i = 0; i < Cfg::kMmas; ++i) {
+          ptx::mma_m16n8k16<Element>(d[i][s], a[step][i], b[2 * step], b[2 * step + 1]);
+        }
       }
     }
   }
@@ -378,23 +376,36 @@ __device__ __forceinline__ void finish_block(const Params& p, const Place<Cfg>& 
     __stcg(partial<Cfg>(p, place, place.rank, row_warp, pass, tile), v);
   });
   if (!is_last(p, place.cta_group)) return;
+  // A warp has so many tiles of a pass, and so many are on their way at once.
+  constexpr int kOwn = (Cfg::kPassTiles + Cfg::kGroups - 1) / Cfg::kGroups;
+  constexpr int kTiles = kOwn * Cfg::kPasses;
+  constexpr int kAtOnce = kTiles < 2 ? kTiles : 2;
 #pragma unroll 1
-  for (int pass = 0; pass < Cfg::kPasses; ++pass) {
-    if (pass * Cfg::kPassSlices * kSliceTokens >= p.m) break;
-#pragma unroll 1
-    for (int tile = place.group; tile < Cfg::kPassTiles; tile += Cfg::kGroups) {
-      float4 parts[kMaxSplit];
+  for (int first = 0; first < kTiles; first += kAtOnce) {
+    float4 parts[kAtOnce][kMaxSplit];
+    const auto tile_of = [&](int i) { return place.group + i % kOwn * Cfg::kGroups; };
+    const auto there = [&](int i) {
+      return tile_of(i) < Cfg::kPassTiles && i / kOwn * Cfg::kPassSlices * kSliceTokens < p.m;
+    };
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (!there(first + i)) continue;
 #pragma unroll
       for (int rank = 0; rank < kMaxSplit; ++rank) {
         if (rank >= p.split) break;
-        parts[rank] = __ldcg(partial<Cfg>(p, place, rank, row_warp, pass, tile));
+        parts[i][rank] =
+            __ldcg(partial<Cfg>(p, place, rank, row_warp, (first + i) / kOwn, tile_of(first + i)));
       }
-      float4 sum = parts[0];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (!there(first + i)) continue;
+      float4 sum = parts[i][0];
 #pragma unroll
       for (int rank = 1; rank < kMaxSplit; ++rank) {
-        if (rank < p.split) add(sum, parts[rank]);
+        if (rank < p.split) add(sum, parts[i][rank]);
       }
-      store_tile<Cfg>(p, units, placed<Cfg>(row_warp, pass, tile, sum));
+      store_tile<Cfg>(p, units, placed<Cfg>(row_warp, (first + i) / kOwn, tile_of(first + i), sum));
     }
   }
 }
@@ -406,14 +417,16 @@ __global__ void __launch_bounds__(Cfg::kThreads, 1) decode(const __grid_constant
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row_warp = static_cast<int>(threadIdx.x) / 32 % Cfg::kRowWarps;
   const int ring_bytes = p.stages * Cfg::kStageBytes;
-  char* const ring = smem + Cfg::kExchangeBytes + place.group * ring_bytes;
-  const std::uint32_t ring_address = ptx::shared_address(ring);
+  const std::uint32_t ring =
+      ptx::shared_address(smem) + Cfg::kExchangeBytes + place.group * ring_bytes;
   Copier<Cfg> copier(p, place);
   for (int i = 0; i < p.stages - 1; ++i) {
-    copier.fill(p, place, ring_address + i * Cfg::kStageBytes);
+    copier.fill(p, place, ring + i * Cfg::kStageBytes);
   }
-  const int g = lane / 4;
-  const int chunk = chunk_at(g, lane % 4);
+  // Of a step's four matrices of 8 x 8 weights, rows 0, 8, 0, 8 and columns 0, 0, 8, 8 of 16 x 16;
+  // of a span's of tokens, columns 0, 8, 16, 24.
+  const std::uint32_t weights = ring + chunk_at(row_warp * Cfg::kWarpRows + lane % 16, lane / 16);
+  const std::uint32_t tokens = ring + Cfg::kRows * Cfg::kRowBytes + chunk_at(lane % 8, lane / 8);
   int stage = 0;                               // bytes from the ring's start
   int filled = ring_bytes - Cfg::kStageBytes;  // the stage before it, which is filled next
 #pragma unroll 1
@@ -423,9 +436,8 @@ __global__ void __launch_bounds__(Cfg::kThreads, 1) decode(const __grid_constant
     for (int unit = 0; unit < place.units; ++unit) {
       wait_for_copies(p.stages - 2);
       ptx::named_barrier_sync(1 + place.group, Cfg::kGroupThreads);
-      copier.fill(p, place, ring_address + filled);
-      multiply<Cfg>(ring + stage + row_warp * Cfg::kWarpRows * Cfg::kRowBytes,
-                    ring + stage + Cfg::kRows * Cfg::kRowBytes, chunk, d);
+      copier.fill(p, place, ring + filled);
+      multiply<Cfg>(weights + stage, tokens + stage, d);
       filled = stage;
       stage += Cfg::kStageBytes;
       if (stage == ring_bytes) stage = 0;

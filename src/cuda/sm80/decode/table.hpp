@@ -130,10 +130,10 @@ struct Shares {
   return shares;
 }
 
-/// Where 16 bytes of a row lie in a stage: odd rows have their halves exchanged, so that eight
-/// lanes that read four chunks of two rows touch all banks once.
+/// Where 16 bytes of a row lie in a stage, so that eight rows of one chunk column touch all banks
+/// once.
 [[nodiscard]] constexpr int chunk_at(int row, int chunk) noexcept {
-  return row * kUnitColumns * 2 + (chunk ^ (row % 2 * 4)) * 16;
+  return row * kUnitColumns * 2 + (chunk ^ row % 8) * 16;
 }
 
 /// Time of the longest share in arbitrary units. Lower is better; it ranks and predicts nothing.
