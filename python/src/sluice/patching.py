@@ -2,7 +2,7 @@
 """``sluice.patch(model)``: the gated MLPs of a Hugging Face model, computed by Sluice in place.
 
 A class is served where its forward is the plain gated MLP (``form``) and a comparison in numbers
-agrees (``proof``), whatever it is called. Parameters stay where they are: state dicts, optimisers
+agrees (``proof``), whatever it is called. Parameters stay what they are: state dicts, optimisers
 and checkpoints see no change. Modules whose projections are no plain ``nn.Linear`` any more (LoRA,
 quantisation), carry hooks or a forward of their own (offloading, tensor parallelism) or hold other
 tensors than dense ones are left alone, and a patched module that becomes one of these later
@@ -12,7 +12,7 @@ would copy at every call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import MethodType
 from typing import Any
@@ -26,6 +26,7 @@ from sluice.gate import Gate
 from sluice.kept import keep, kept
 from sluice.nn import mlp_of
 from sluice.serving import operators
+from sluice.siblings import Siblings, at_once, is_at_once, siblings_of
 
 ACTIVATIONS = {
     "torch.nn.modules.activation.ReLU": "relu",
@@ -164,11 +165,44 @@ def _linear_forward(self: nn.Module, input: Tensor) -> Tensor:  # noqa: A002: as
     return torch.ops.sluice_serving.linear(input, self.weight, self.bias, settings.weights_static)
 
 
-_FORWARDS = (_forward, _linear_forward)
+def _products(x: Tensor, *linears: nn.Linear) -> tuple[Tensor, ...]:
+    """What linear layers of one input give: at once where ``_linear_forward`` would serve each of them."""
+    first, name = linears[0], getattr(linears[0], "_sluice", None)
+    device = x.device.type
+    if (
+        name is None
+        or device not in kept(name).backends
+        or any("forward" in linear.__dict__ or _linear_obstacle(linear) for linear in linears)
+        or any(x.dtype is not linear.weight.dtype for linear in linears)
+        or any((linear.bias is None) != (first.bias is None) for linear in linears)
+        or torch.is_autocast_enabled(device)
+        or (
+            torch.is_grad_enabled()
+            and (x.requires_grad or any(p.requires_grad for m in linears for p in m.parameters()))
+        )
+    ):
+        return tuple(linear(x) for linear in linears)
+    weights = [linear.weight for linear in linears]
+    biases = [] if first.bias is None else [linear.bias for linear in linears]
+    y = torch.ops.sluice_serving.linears(x, weights, biases, kept(name).weights_static)
+    return y.split([linear.out_features for linear in linears], -1)
+
+
+def _function_of(module: nn.Module) -> Any:
+    """Of the forward of its own that a module may have."""
+    return getattr(module.__dict__.get("forward"), "__func__", None)
 
 
 def _has_our_forward(module: nn.Module) -> bool:
-    return getattr(module.__dict__.get("forward"), "__func__", None) in _FORWARDS
+    function = _function_of(module)
+    return function in (_forward, _linear_forward) or is_at_once(function)
+
+
+def _is_served(linear: nn.Module) -> bool:
+    """By itself, or by what holds it."""
+    if "_sluice" not in linear.__dict__ or not kept(linear._sluice).backends:
+        return False
+    return "forward" not in linear.__dict__ or _has_our_forward(linear)
 
 
 def _replaced(module: nn.Module) -> str | None:
@@ -252,16 +286,73 @@ class Patched:
         return "\n".join(lines)
 
 
+def _put_together(tensors: list[Tensor]) -> Tensor | None:
+    """One view of the tensors, which on a GPU are put one behind the other into a buffer of their own, unless they
+    are parts of larger ones; None where they do not lie so."""
+    whole = operators.lie_together(tensors)
+    alone = all(t.numel() * t.element_size() == t.untyped_storage().nbytes() for t in tensors)
+    if whole is None and alone and all(t.is_cuda and t.device == tensors[0].device for t in tensors):
+        whole = torch.cat(tensors)
+        for tensor, part in zip(tensors, whole.split([tensor.shape[0] for tensor in tensors])):
+            tensor.data = part
+    return whole
+
+
+def _patch_siblings(
+    module: nn.Module, group: Siblings, backends: frozenset[str], weights_static: bool, prove: bool
+) -> bool:
+    """Whether the layers may be one product, and lie so now."""
+    linears = [module._modules.get(name) for name in group.layers]
+    first = linears[0]
+    if any(m is None or _is_served(m) or "forward" in m.__dict__ or _linear_obstacle(m) for m in linears):
+        return False
+    if any(
+        m.in_features != first.in_features
+        or m.weight.dtype is not first.weight.dtype
+        or (m.bias is None) != (first.bias is None)
+        for m in linears
+    ):
+        return False
+    with torch.no_grad():
+        weight = _put_together([m.weight for m in linears])
+        bias = None if first.bias is None else _put_together([m.bias for m in linears])
+        if weight is None or (bias is None) != (first.bias is None):
+            return False
+        if prove and weight.device.type in backends:  # before a graph is captured
+            return not isinstance(operators.linear_choice(weight, bias, weights_static), str)
+    return True
+
+
+def _serve(linear: nn.Linear, name: str, settings: str, result: Patched) -> None:
+    linear._sluice = settings
+    result._modules.append(linear)
+    result.linears[name] = f"{linear.out_features}x{linear.in_features}"
+
+
 def _patch_linears(
     model: nn.Module, result: Patched, backends: frozenset[str], weights_static: bool, prove: bool
 ) -> None:
-    """The linear layers that belong to no MLP that is patched."""
+    """The linear layers that belong to no MLP that is patched: those of one input at once, then the others."""
     operators.load()
-    inside = {id(m) for mlp in model.modules() if _has_our_forward(mlp) for m in mlp.modules()}
-    for name, linear in model.named_modules():
-        if not isinstance(linear, nn.Linear):
+    inside = {id(m) for mlp in model.modules() if _function_of(mlp) is _forward for m in mlp.modules()}
+    settings = keep(_LinearSettings(backends, weights_static))
+    for parent, module in model.named_modules():
+        if id(module) in inside or "forward" in module.__dict__:
             continue
-        if _has_our_forward(linear) and kept(linear._sluice).backends:
+        groups = tuple(
+            group for group in siblings_of(type(module))
+            if _patch_siblings(module, group, backends, weights_static, prove)
+        )  # fmt: skip
+        if groups:
+            module.forward = MethodType(at_once(type(module), groups, _products), module)
+            result._modules.append(module)
+        for layer in (layer for group in groups for layer in group.layers):
+            name = f"{parent}.{layer}" if parent else layer
+            _serve(module._modules[layer], name, settings, result)
+    for name, linear in model.named_modules():
+        if not isinstance(linear, nn.Linear) or name in result.linears:
+            continue
+        if _is_served(linear):
             result.linears_left[name] = "patched already"
         elif id(linear) in inside:
             continue
@@ -277,10 +368,8 @@ def _patch_linears(
                 if isinstance(choice, str):
                     result.linears_left[name] = choice
                     continue
-            linear._sluice = keep(_LinearSettings(backends, weights_static))
             linear.forward = MethodType(_linear_forward, linear)
-            result._modules.append(linear)
-            result.linears[name] = f"{linear.out_features}x{linear.in_features}"
+            _serve(linear, name, settings, result)
 
 
 def patch(
@@ -298,7 +387,8 @@ def patch(
     ``linears`` serves plain ``nn.Linear`` modules elsewhere in the model too (q, k, v, o, lm_head), y = x @ W.T + b,
     x [.., K], W [N, K], b [N], one type: for 1 to 64 tokens without gradients, on a GPU where timing this shape
     says that Sluice is 3 % faster, on the CPU always; Torch computes the rest. Their numbers are compared once a
-    shape; a layer that is left is in ``linears_left`` with the reason.
+    shape; a layer that is left is in ``linears_left`` with the reason. Layers that a forward gives one input (q, k, v)
+    are one product: on a GPU their parameters become views of one buffer, with their values.
     """
     backends = _backends()
     options = {"recompute": recompute, "weights_static": weights_static}

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``torch.ops.sluice_serving.{mlp, norm_mlp, add_norm, linear}``: what the plug-ins and ``patch`` call.
+"""``torch.ops.sluice_serving.{mlp, norm_mlp, add_norm, linear, linears}``: what the plug-ins and ``patch`` call.
 
     mlp        y = MLP(x)                                          x [M, D] -> y [M, D]
     norm_mlp   r = x + residual, y = MLP(rms_norm(r, norm_weight))  x, residual [M, D] -> y, r [M, D]
     add_norm   r = x + residual, n = rms_norm(r, norm_weight)       x, residual [M, D] -> n, r [M, D]
     linear     y = x @ weight.T + bias                              x [.., K] -> y [.., N]
+    linears    y = linear(x, weights[0]), linear(x, weights[1]), ..  x [.., K] -> y [.., sum of N]
 
 w_gate_up [2H, D], gate's rows first; w_down [D, H]. Functional; CUDA graphs may capture them. The two with an
 MLP know three ways to its result: ``sluice``; ``stock``, what vLLM runs one by one (cuBLAS, an activation kernel
@@ -16,7 +17,8 @@ step at or above its M. SGLang's plug-in calls ``chosen`` with SGLang's own kern
 
 ``linear`` takes weight [N, K] and bias [N] or None, all of x's type, on one device. Up to ``MOST_LINEAR`` tokens it
 knows ``sluice`` and ``stock``, which is Torch's, above them ``stock`` alone; where Torch refuses the operands it
-raises Torch's error.
+raises Torch's error. ``linears`` is one product where the weights, and the biases, lie one behind the other in one
+buffer, else one of each.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import bisect
 import itertools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -315,6 +317,31 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, weights_static: bool
     return LINEAR[best](x, weight, bias, weights_static)
 
 
+def lie_together(tensors: Sequence[Tensor]) -> Tensor | None:
+    """One [sum of N, ..] over tensors [N, ..] that lie one behind the other in one buffer; None where they do not."""
+    first = tensors[0]
+    address, place = first.untyped_storage().data_ptr(), first.storage_offset()
+    for tensor in tensors:
+        if (
+            not tensor.is_contiguous()
+            or tensor.storage_offset() != place
+            or tensor.untyped_storage().data_ptr() != address
+            or tensor.dtype is not first.dtype
+            or tensor.shape[1:] != first.shape[1:]
+        ):
+            return None
+        place += tensor.numel()
+    return first.as_strided((sum(tensor.shape[0] for tensor in tensors), *first.shape[1:]), first.stride())
+
+
+def _linears(x: Tensor, weights: list[Tensor], biases: list[Tensor], weights_static: bool) -> Tensor:
+    weight, bias = lie_together(weights), lie_together(biases) if biases else None
+    if weight is not None and (bias is None) == (not biases):
+        return _linear(x, weight, bias, weights_static)
+    each = itertools.zip_longest(weights, biases)
+    return torch.cat([_linear(x, weight, bias, weights_static) for weight, bias in each], -1)
+
+
 def _add_norm_cpu(x: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     total = x.float() + residual.float()
     n = functional.rms_norm(total, norm_weight.shape, norm_weight.float(), eps)
@@ -348,12 +375,14 @@ def load() -> None:
         "add_norm(Tensor x, Tensor residual, Tensor norm_weight, float eps) -> (Tensor, Tensor)"
     )
     _library.define("linear(Tensor x, Tensor weight, Tensor? bias, bool weights_static) -> Tensor")
+    _library.define("linears(Tensor x, Tensor[] weights, Tensor[] biases, bool weights_static) -> Tensor")
     _library.impl("add_norm", _add_norm_cpu, "CPU")
     _library.impl("add_norm", _add_norm_cuda, "CUDA")
     for key in ("CPU", "CUDA"):
         _library.impl("mlp", _mlp, key)
         _library.impl("norm_mlp", _norm_mlp, key)
         _library.impl("linear", _linear, key)
+        _library.impl("linears", _linears, key)
 
     @torch.library.register_fake("sluice_serving::mlp", lib=_library)
     def _(x, *_rest):  # type: ignore[no-untyped-def]
@@ -362,6 +391,10 @@ def load() -> None:
     @torch.library.register_fake("sluice_serving::linear", lib=_library)
     def _(x, weight, *_rest):  # type: ignore[no-untyped-def]
         return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+    @torch.library.register_fake("sluice_serving::linears", lib=_library)
+    def _(x, weights, *_rest):  # type: ignore[no-untyped-def]
+        return x.new_empty((*x.shape[:-1], sum(weight.shape[0] for weight in weights)))
 
     for name in ("norm_mlp", "add_norm"):
         torch.library.register_fake(

@@ -17,9 +17,10 @@ constexpr int kLeastSplitUnits = 8;
 // what it takes in. A100 and smaller need half of it, which then costs no tiling anything.
 constexpr double kFlight = 64 * 1024;
 
-// What an SM takes in while a group waits for a stage, copies the next and multiplies: 630 cycles
-// at 8 to 20 bytes each. A round of stages of fewer bytes waits for that.
-constexpr double kRound = 10 * 1024;
+// What an SM takes in while a group waits for a stage, copies the next and multiplies: 600 cycles
+// and 4 a token, at 8 to 20 bytes each. A round of stages of fewer bytes waits for that.
+constexpr double kRound = 9 * 1024;
+constexpr double kRoundToken = 64;
 
 int stages_of(const Tiling& t, int smem) noexcept {
   return std::min((smem - exchange_bytes(t)) / stage_bytes(t), kMostStages);
@@ -42,16 +43,17 @@ double cost(const Shape& shape, const Tiling& t) noexcept {
   const double stage_rows = static_cast<double>(rows) / shares.blocks;
   const double round = t.groups * kUnitColumns * 2 * stage_rows;
   const double flight = (t.stages - 1) * round;
-  // L2 gives an SM some 1.5 times what memory gives it; a block's end and a fix-up stop the stream
+  const double least_round = kRound + kRoundToken * static_cast<double>(shape.m);
+  // L2 gives an SM some 1.7 times what memory gives it; a block's end and a fix-up stop the stream
   // for as long as so many bytes take, a fix-up for twice what the last CTA reads besides.
-  constexpr double kL2 = 0.65;
+  constexpr double kL2 = 0.58;
   constexpr double kBlockEnd = 4 * 1024;
   constexpr double kFixUp = 48 * 1024;
   const double fix_up =
       t.split == 1 ? 0.0 : kFixUp + 2.0 * t.split * static_cast<double>(partial_bytes(t));
   // 54 and 62 of 64 rows took 1.8 and 0.5 % longer than 31 of 32, on an H200.
   const double idle = 1.0 + 0.1 * (1.0 - stage_rows / t.rows);
-  const double stream = std::max(weights * std::max({idle, kFlight / flight, kRound / round}),
+  const double stream = std::max(weights * std::max({idle, kFlight / flight, least_round / round}),
                                  kL2 * (weights + tokens));
   return stream + 0.05 * tokens + kBlockEnd * shares.blocks + fix_up;
 }
