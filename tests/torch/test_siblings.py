@@ -258,5 +258,40 @@ class Patch(unittest.TestCase):
             torch.testing.assert_close(compiled(x[:m]), module(x[:m]))
 
 
+@unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
+class OnGpu(unittest.TestCase):
+    def test_parameters_come_into_one_buffer_with_their_values(self) -> None:
+        operators.load()
+        sizes = {"hidden_size": 512, "head_dim": 64, "num_attention_heads": 8, "num_key_value_heads": 2}
+        model = randomise(small_model("Qwen2MLP", **sizes)).to("cuda", torch.bfloat16)
+        tokens = TOKENS.cuda()
+        with torch.no_grad():
+            expected, state = model(tokens).logits, copy.deepcopy(model.state_dict())
+            report = sluice.patch(model, linears=True)
+            self.assertFalse(report.linears_left, report)
+            for layer in model.model.layers:
+                own = [getattr(layer.self_attn, name) for name in ("q_proj", "k_proj", "v_proj")]
+                for name in ("weight", "bias"):
+                    parameters = [getattr(linear, name) for linear in own]
+                    self.assertIsNotNone(operators.lie_together(parameters))
+                    elements = sum(p.numel() for p in parameters)
+                    self.assertEqual(parameters[2].untyped_storage().nbytes(), 2 * elements)  # the old ones are gone
+            for name, tensor in model.state_dict().items():
+                self.assertTrue(torch.equal(tensor, state[name]), name)
+            operators.linear_calls.update(dict.fromkeys(operators.linear_calls, 0))
+            torch.testing.assert_close(model(tokens).logits, expected, rtol=0.05, atol=0.05)
+            self.assertEqual(sum(operators.linear_calls.values()), 2 * 2 + 1)
+        tied = Plain().cuda()
+        tied.other = tied.q  # still the same parameter
+        sluice.patch(tied, linears=True)
+        self.assertIs(tied.other.weight, tied.q.weight)
+        parts = Plain().cuda()
+        parts.k.weight.data = torch.randn(8, 8, device="cuda")[:4]  # somebody else's buffer
+        address = parts.k.weight.data_ptr()
+        sluice.patch(parts, linears=True)
+        self.assertEqual(parts.k.weight.data_ptr(), address)
+        self.assertNotIn("forward", vars(parts))
+
+
 if __name__ == "__main__":
     unittest.main()
