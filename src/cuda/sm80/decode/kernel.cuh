@@ -21,7 +21,6 @@
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/ordered.cuh"
-#include "cuda/ptx/prefetch.cuh"
 #include "cuda/ptx/warpgroup.cuh"
 #include "cuda/sm80/decode/launch.hpp"
 #include "cuda/tile/activation.cuh"
@@ -106,22 +105,6 @@ struct Place {
   }
 };
 
-// Brings what the next launch's CTA of this number reads first into L2, while this one's last
-// stages are under way. It waits for nothing.
-__device__ __forceinline__ void prefetch_next(const NextWeights& next) {
-  const int cta = static_cast<int>(blockIdx.x);
-  if (next.lines == 0 || cta >= next.ctas) return;
-  const UnitRange rows = next.shares.block(cta / next.split, 0);
-  const int line0 = next.shares.columns.part(cta % next.split).begin;
-  const int count = rows.size() * next.lines;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kWarps * 32) {
-    const int line = line0 + i % next.lines;
-    if (line * kUnitColumns >= next.k) continue;
-    ptx::prefetch_l2(next.w.at(rows.begin + i / next.lines) +
-                     static_cast<long long>(line) * kUnitColumns * 2);
-  }
-}
-
 // This thread's copies: the same column of chunks in every kCopyRows-th row of a stage, block after
 // block.
 template <class Cfg>
@@ -178,11 +161,7 @@ struct Copier {
       }
       if (++unit == place.units) {
         unit = 0;
-        if (++block < p.shares.blocks) {
-          find_rows(p, place);
-        } else {
-          prefetch_next(p.next);
-        }
+        if (++block < p.shares.blocks) find_rows(p, place);
       }
     }
     ptx::cp_async_commit();

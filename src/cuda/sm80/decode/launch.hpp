@@ -10,17 +10,6 @@
 
 namespace sluice::cuda::sm80::decode {
 
-/// What a launch of gate_up brings into L2 for the launch of linear behind it: of each CTA's first
-/// block, which it reads first, so many lines of 128 bytes a row.
-struct NextWeights {
-  tile::Rows w;
-  Shares shares;
-  int split = 1;
-  int ctas = 0;
-  int lines = 0;  // 0: none
-  int k = 0;
-};
-
 // out[i, j] of gate_up = gate(x_i · w0_j + bias0_j, x_i · w1_j + bias1_j), of linear = x_i · w0_j +
 // bias0_j + residual[i, j].
 struct Params {
@@ -39,7 +28,6 @@ struct Params {
   Gate gate;
   float* partials;          // split > 1: partial_bytes() a CTA
   WorkspaceHeader* header;  // split > 1: tickets
-  NextWeights next;
 };
 
 struct Launch {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.sm80_decode: gate_up and linear for up to 64 tokens by mma.sync and cp.async, from weights
-// as they lie, on Ampere and everything newer. A launch of gate_up brings the first weights of the
-// launch of linear behind it into L2.
-#include <algorithm>
+// as they lie, on Ampere and everything newer.
 #include <array>
 #include <cstdio>
 
@@ -17,7 +15,6 @@ using detail::Reason;
 using detail::refuse;
 using detail::Step;
 using detail::StepView;
-using sm80::decode::NextWeights;
 using sm80::decode::Params;
 using sm80::decode::Shape;
 using sm80::decode::Shares;
@@ -70,30 +67,7 @@ std::size_t scratch_bytes(const StepView& s) noexcept {
   return static_cast<std::size_t>(sm80::decode::partial_bytes(t) * shares.groups * t.split);
 }
 
-// What the launch of linear behind this one reads first: up to 64 KB a CTA, and of all CTAs no more
-// than a quarter of L2, which h and x need too.
-NextWeights next_weights(const Step* next) {
-  if (next == nullptr || next->kernel != &kSm80Decode) return {};
-  const Problem& p = next->problem;
-  if (p.op != Op::kDown) return {};
-  const auto t = detail::config_as<Tiling>(next->config);
-  NextWeights w;
-  w.w = rows_of(*next, Operand::kWDown);
-  w.shares = shares_of(t, p, next->device);
-  w.split = t.split;
-  w.ctas = w.shares.groups * t.split;
-  w.k = static_cast<int>(p.h);
-  constexpr std::int64_t kLineBytes = 128;
-  std::int64_t most = std::int64_t{64} << 10;
-  if (next->device.l2_bytes > 0) most = std::min(most, next->device.l2_bytes / 4 / w.ctas);
-  const std::int64_t rows = w.shares.block(0, 0).size();
-  const std::int64_t lines = std::min<std::int64_t>(
-      most / (kLineBytes * std::max<std::int64_t>(rows, 1)), w.shares.columns.part(0).size());
-  w.lines = static_cast<int>(lines);
-  return w;
-}
-
-Status launch(const Step& step, const Step* next) noexcept {
+Status launch(const Step& step, const Step* /*next*/) noexcept {
   const Problem& p = step.problem;
   const bool gate_up = p.op == Op::kGateUp;
   const auto tiling = detail::config_as<Tiling>(step.config);
@@ -104,7 +78,6 @@ Status launch(const Step& step, const Step* next) noexcept {
   params.shares = shares_of(tiling, p, step.device);
   params.partials = static_cast<float*>(step.scratch);
   params.header = static_cast<WorkspaceHeader*>(step.header);
-  if (gate_up) params.next = next_weights(next);
   const sm80::decode::Launch launched{tiling, p.x_dtype, step.device.ordinal, step.stream};
   return gate_up ? sm80::decode::launch_gate_up(launched, params)
                  : sm80::decode::launch_down(launched, params);
