@@ -73,7 +73,7 @@ class Engine:
         if key not in self.caches:
             self.caches[key] = StaticCache(self.model.config, max_cache_len=key[1])
             self.timed(self.caches[key], batch, min(COMPILED, key[1] - prompt), prompt)
-        with one_core():
+        with one_core() if self.device.type == "cuda" else contextlib.nullcontext():
             return self.timed(self.caches[key], batch, tokens, prompt, **more)
 
     def timed(self, cache: Any, batch: int, tokens: int, prompt: int, **more: Any) -> tuple[float, Any]:

@@ -336,6 +336,11 @@ class Patch(unittest.TestCase):
             for name, value in added.items():
                 self.assertIsInstance(value, (str, int, float, MethodType, type(None)), name)
 
+    def test_scripted_modules_are_passed_over(self) -> None:
+        model = nn.Sequential(torch.jit.script(nn.Linear(4, 4)), nn.Linear(4, 4))
+        report = sluice.patch(model, linears=True)
+        self.assertEqual(list(report.linears), ["1"])
+
     def test_what_a_module_carries_goes_to_other_processes(self) -> None:
         gated = pickle.loads(pickle.dumps(GatedMLP(8, 8, gate=sluice.Gate.clamped_swiglu())))
         with mock.patch.dict("sluice.kept._KEPT", clear=True):

@@ -3,9 +3,13 @@
 
 import copy
 import functools
+import inspect
 import tempfile
 import unittest
+import weakref
 from collections.abc import Callable
+from types import FunctionType
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file
@@ -56,6 +60,63 @@ class Conditional(Layers):
         return q + torch.cat([k, self.v(x)], -1)
 
 
+class Aliased(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        h = x.view(-1, 8)
+        q = self.q(x)
+        h.add_(1)
+        return q + torch.cat([self.k(x), self.v(x)], -1)
+
+
+class Increased(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        h, q = x, self.q(x)
+        h += 1
+        return q + torch.cat([self.k(x), self.v(x)], -1)
+
+
+class Stored(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        h = x[..., :4]
+        q = self.q(x)
+        h[:] = 0
+        k = self.k(x)
+        torch.mul(h, 2, out=h)
+        return q + torch.cat([k, self.v(x)], -1)
+
+
+class Swapped(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x)
+        self.k = self.v
+        return q + torch.cat([self.k(x), self.v(x)], -1)
+
+
+class Nested(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        def bump() -> None:
+            nonlocal x
+            x = x + 1
+
+        q = self.q(x)
+        bump()
+        return q + torch.cat([self.k(x), self.v(x)], -1)
+
+
+class Matched(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x)
+        match x + 1:
+            case x:
+                pass
+        return q + torch.cat([self.k(x), self.v(x)], -1)
+
+
+class Backwards(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.q(x) * 2, self.k(x), self.v(x).view(-1, 4).view(*x.shape[:-1], 4)], -1)
+
+
 class Repeated(Layers):
     def forward(self, x: Tensor) -> Tensor:
         return self.q(x) + self.q(x)
@@ -65,6 +126,12 @@ class Closed(Layers):
     def forward(self, x: Tensor) -> Tensor:
         assert super() is not None
         return self.q(x) + torch.cat([self.k(x), self.v(x)], -1)
+
+
+def copied(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    twin = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+    twin.__kwdefaults__ = function.__kwdefaults__
+    return twin
 
 
 def passed_on(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -77,11 +144,11 @@ class Wrapped(Layers):
         return self.q(x) + torch.cat([self.k(x), self.v(x)], -1)
 
 
-def lay_together(module: nn.Module) -> nn.Module:
+def lay_together(module: nn.Module, only: tuple[str, ...] = ()) -> nn.Module:
     """As ``patch`` lays them on a GPU: q's, k's and v's parameters one behind the other."""
     for parent in module.modules():
         for group in siblings_of(type(parent)):
-            linears = [getattr(parent, name) for name in group.layers]
+            linears = [getattr(parent, name) for name in only or group.layers]
             for name in ("weight", "bias"):
                 own = [getattr(linear, name) for linear in linears]
                 if own[0] is not None:
@@ -95,14 +162,26 @@ class Forms(unittest.TestCase):
     def test_which_layers_have_one_input(self) -> None:
         for kind, layers in (
             (Plain, [("q", "k", "v")]), (Rebound, [("k", "v")]), (Written, []), (Conditional, []), (Repeated, []),
-            (Closed, []), (Wrapped, []), (LlamaAttention, [("q_proj", "k_proj", "v_proj")]),
+            (Aliased, [("k", "v")]), (Increased, [("k", "v")]), (Stored, []), (Swapped, [("k", "v")]), (Nested, []),
+            (Matched, [("k", "v")]), (Backwards, [("q", "k", "v")]), (Closed, []), (Wrapped, []),
+            (LlamaAttention, [("q_proj", "k_proj", "v_proj")]),
         ):  # fmt: skip
             with self.subTest(kind.__name__):
                 self.assertEqual([group.layers for group in siblings_of(kind)], layers)
         self.assertEqual(siblings_of(nn.Linear), ())
 
+    def test_a_text_that_is_not_what_runs_is_left(self) -> None:
+        edited = inspect.getsource(Plain).replace("* scale", "* scale * 2")
+        self.assertIn("scale * 2", edited)
+        with mock.patch("sluice.siblings.inspect.getsource", lambda _: inspect.cleandoc(edited)):
+            self.assertEqual(siblings_of(type("Plain", (Plain,), {"forward": copied(Plain.forward)})), ())
+        kind = type("Replaced", (Plain,), {})
+        self.assertEqual(len(siblings_of(kind)), 1)
+        kind.forward = Written.forward
+        self.assertEqual(siblings_of(kind), ())
+
     def test_the_copy_computes_the_same(self) -> None:
-        for kind in (Plain, Rebound):
+        for kind in (Plain, Rebound, Aliased, Increased, Swapped, Matched, Backwards):
             calls = []
 
             def products(x: Tensor, *layers: nn.Linear, calls: list = calls) -> tuple[Tensor, ...]:
@@ -213,13 +292,17 @@ class Patch(unittest.TestCase):
             module.k.weight = nn.Parameter(torch.randn(4, 8))  # elsewhere: three
             torch.testing.assert_close(module(x), own())
             self.assertEqual(operators.linear_calls["sluice"], 5)
+            module.k.weight, module.v.weight = (nn.Parameter(torch.randn(n, 8)) for n in (6, 2))
+            module.k.bias, module.v.bias = (nn.Parameter(torch.randn(n)) for n in (6, 2))
+            torch.testing.assert_close(module(x), own())
+            self.assertEqual(operators.linear_calls["sluice"], 8)
             for change in (
                 lambda: module.v.register_forward_hook(lambda *arguments: 2 * arguments[2]),
                 lambda: setattr(module, "v", nn.Sequential(module.v)),
             ):
                 change()
                 self.assertTrue(torch.equal(module(x), own()))
-            self.assertEqual(operators.linear_calls["sluice"], 5)
+            self.assertEqual(operators.linear_calls["sluice"], 8)
 
     def test_gradients_autocast_and_what_was_wrapped_are_torchs(self) -> None:
         module, x = lay_together(Plain()), torch.randn(3, 8)
@@ -236,6 +319,48 @@ class Patch(unittest.TestCase):
         with torch.no_grad():
             self.assertTrue(torch.equal(module(x), Plain.forward(module, x)))
         self.assertEqual(sum(operators.linear_calls.values()), 0)
+
+    def test_any_view_of_a_result_is_one(self) -> None:
+        module, x = lay_together(Backwards()), torch.randn(3, 5, 8)
+        sluice.patch(module, linears=True)
+        with torch.no_grad():
+            torch.testing.assert_close(module(x), Backwards.forward(module, x))
+            self.assertEqual(operators.linear_calls, {"sluice": 1, "stock": 0})
+            x = torch.randn(13, 5, 8)  # more tokens than Sluice serves: the layers' own products
+            self.assertTrue(torch.equal(module(x), Backwards.forward(module, x)))
+            self.assertEqual(operators.linear_calls, {"sluice": 1, "stock": 0})
+
+    def test_patching_in_inference_mode_leaves_a_model_that_trains(self) -> None:
+        module = lay_together(Plain())
+        with torch.inference_mode():
+            sluice.patch(module, linears=True)
+            module(torch.randn(3, 8))
+        self.assertEqual(operators.linear_calls["sluice"], 1)
+        module(torch.randn(3, 8)).sum().backward()
+        self.assertFalse([name for name, p in module.named_parameters() if p.grad is None])
+
+    def test_another_kind_of_layer_is_left_out(self) -> None:
+        module, x = Plain(), torch.randn(3, 8)
+        module.k = nn.Sequential(module.k)
+        lay_together(module, ("q", "v"))
+        with torch.no_grad():
+            expected = module(x)
+            report = sluice.patch(module, linears=True)
+            self.assertEqual(list(report.linears), ["q", "v", "k.0"])
+            torch.testing.assert_close(module(x), expected)
+            self.assertEqual(operators.linear_calls["sluice"], 2)
+
+    def test_patching_again_and_undoing_the_first(self) -> None:
+        module = lay_together(Plain())
+        first = sluice.patch(module, linears=True)
+        second = sluice.patch(module, linears=True)
+        self.assertEqual(list(second.linears_left), ["q", "k", "v"])
+        second.undo()
+        self.assertIn("forward", vars(module))
+        del module.forward  # as unpickling leaves it
+        self.assertEqual(list(sluice.patch(module, linears=True).linears), ["q", "k", "v"])
+        first.undo()
+        self.assertNotIn("forward", vars(module))
 
     def test_layers_that_differ_are_apart(self) -> None:
         for change in (
@@ -254,17 +379,30 @@ class Patch(unittest.TestCase):
         sluice.patch(module, linears=True)
         torch._dynamo.reset()
         compiled = torch.compile(module, fullgraph=True, dynamic=True)
-        for m in (5, 90, 3):
-            torch.testing.assert_close(compiled(x[:m]), module(x[:m]))
+        for m, calls in ((5, 1), (90, 0), (3, 1)):
+            operators.linear_calls["sluice"] = 0
+            found = compiled(x[:m])
+            self.assertEqual(operators.linear_calls["sluice"], calls)
+            torch.testing.assert_close(found, module(x[:m]))
+        own = nn.Linear.forward
+        module.k.forward = lambda x: own(module.k, x) + 1
+        torch.testing.assert_close(compiled(x[:5]), module(x[:5]))
 
 
-@unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
-class OnGpu(unittest.TestCase):
-    def test_parameters_come_into_one_buffer_with_their_values(self) -> None:
+class Joined(unittest.TestCase):
+    """On a GPU ``patch`` moves parameters; here too, so that this runs without one."""
+
+    def setUp(self) -> None:
         operators.load()
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        everywhere = mock.patch("sluice.patching.JOINED", ("cpu", "cuda"))
+        everywhere.start()
+        self.addCleanup(everywhere.stop)
+
+    def test_parameters_come_into_one_buffer_with_their_values(self) -> None:
         sizes = {"hidden_size": 512, "head_dim": 64, "num_attention_heads": 8, "num_key_value_heads": 2}
-        model = randomise(small_model("Qwen2MLP", **sizes)).to("cuda", torch.bfloat16)
-        tokens = TOKENS.cuda()
+        model = randomise(small_model("Qwen2MLP", **sizes)).to(self.device, torch.bfloat16)
+        tokens = TOKENS.to(self.device)
         with torch.no_grad():
             expected, state = model(tokens).logits, copy.deepcopy(model.state_dict())
             report = sluice.patch(model, linears=True)
@@ -275,22 +413,49 @@ class OnGpu(unittest.TestCase):
                     parameters = [getattr(linear, name) for linear in own]
                     self.assertIsNotNone(operators.lie_together(parameters))
                     elements = sum(p.numel() for p in parameters)
-                    self.assertEqual(parameters[2].untyped_storage().nbytes(), 2 * elements)  # the old ones are gone
+                    self.assertEqual(parameters[2].untyped_storage().nbytes(), 2 * elements)
             for name, tensor in model.state_dict().items():
                 self.assertTrue(torch.equal(tensor, state[name]), name)
             operators.linear_calls.update(dict.fromkeys(operators.linear_calls, 0))
             torch.testing.assert_close(model(tokens).logits, expected, rtol=0.05, atol=0.05)
             self.assertEqual(sum(operators.linear_calls.values()), 2 * 2 + 1)
-        tied = Plain().cuda()
-        tied.other = tied.q  # still the same parameter
+
+    def test_tied_weights_stay_tied_and_none_is_doubled(self) -> None:
+        tied = Plain().to(self.device)
+        tied.other = nn.Linear(8, 8).to(self.device)
+        tied.other.weight = tied.q.weight
+        old = weakref.ref(tied.q.weight.untyped_storage())
+        before = torch.cuda.memory_allocated() if self.device.type == "cuda" else None
         sluice.patch(tied, linears=True)
-        self.assertIs(tied.other.weight, tied.q.weight)
-        parts = Plain().cuda()
-        parts.k.weight.data = torch.randn(8, 8, device="cuda")[:4]  # somebody else's buffer
-        address = parts.k.weight.data_ptr()
-        sluice.patch(parts, linears=True)
-        self.assertEqual(parts.k.weight.data_ptr(), address)
-        self.assertNotIn("forward", vars(parts))
+        self.assertIn("forward", vars(tied))
+        self.assertEqual(tied.other.weight.data_ptr(), tied.q.weight.data_ptr())
+        if before is not None:
+            self.assertLess(torch.cuda.memory_allocated(), before + 4096)
+        self.assertIsNone(old())
+
+    def test_what_is_no_buffer_of_its_own_stays(self) -> None:
+        twice, part = Plain().to(self.device), Plain().to(self.device)
+        twice.v.weight = twice.k.weight
+        part.k.weight.data = torch.randn(8, 8, device=self.device)[:4]  # somebody else's
+        with torch.inference_mode():
+            inferred = Plain().to(self.device)
+        for module in (twice, part, inferred):
+            addresses = [parameter.data_ptr() for parameter in module.parameters()]
+            sluice.patch(module, linears=True, prove=False)
+            self.assertEqual([parameter.data_ptr() for parameter in module.parameters()], addresses)
+            self.assertNotIn("forward", vars(module))
+
+    def test_a_second_patch_joins_what_was_parted(self) -> None:
+        module, x = Plain().to(self.device), torch.randn(3, 8, device=self.device)
+        sluice.patch(module, linears=True)
+        module.double().float()
+        operators.linear_calls["sluice"] = operators.linear_calls["stock"] = 0
+        with torch.no_grad():
+            for calls in (3, 1):
+                self.assertTrue(torch.allclose(module(x), Plain.forward(module, x), atol=1e-5))
+                self.assertEqual(sum(operators.linear_calls.values()), calls)
+                operators.linear_calls["sluice"] = operators.linear_calls["stock"] = 0
+                sluice.patch(module, linears=True)
 
 
 if __name__ == "__main__":

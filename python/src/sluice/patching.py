@@ -2,17 +2,17 @@
 """``sluice.patch(model)``: the gated MLPs of a Hugging Face model, computed by Sluice in place.
 
 A class is served where its forward is the plain gated MLP (``form``) and a comparison in numbers
-agrees (``proof``), whatever it is called. Parameters stay what they are: state dicts, optimisers
-and checkpoints see no change. Modules whose projections are no plain ``nn.Linear`` any more (LoRA,
-quantisation), carry hooks or a forward of their own (offloading, tensor parallelism) or hold other
-tensors than dense ones are left alone, and a patched module that becomes one of these later
-computes as it did before. So are those whose weights are transposed views, which the operators
-would copy at every call.
+agrees (``proof``), whatever it is called. Parameters stay where they are, but for those that
+``linears`` joins: state dicts, optimisers and checkpoints see no change. Modules whose projections
+are no plain ``nn.Linear`` any more (LoRA, quantisation), carry hooks or a forward of their own
+(offloading, tensor parallelism) or hold other tensors than dense ones are left alone, and a patched
+module that becomes one of these later computes as it did before. So are those whose weights are
+transposed views, which the operators would copy at every call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import MethodType
 from typing import Any
@@ -38,6 +38,7 @@ ACTIVATIONS = {
     "transformers.activations.SiLUActivation": "silu",
 }
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+JOINED = ("cuda",)  # devices where parameters are put together; elsewhere they may be a file that is mapped
 
 
 def _name(kind: type) -> str:
@@ -165,14 +166,17 @@ def _linear_forward(self: nn.Module, input: Tensor) -> Tensor:  # noqa: A002: as
     return torch.ops.sluice_serving.linear(input, self.weight, self.bias, settings.weights_static)
 
 
-def _products(x: Tensor, *linears: nn.Linear) -> tuple[Tensor, ...]:
+def _products(x: Tensor, *linears: nn.Linear) -> Sequence[Tensor]:
     """What linear layers of one input give: at once where ``_linear_forward`` would serve each of them."""
     first, name = linears[0], getattr(linears[0], "_sluice", None)
-    device = x.device.type
+    device, rows = x.device.type, x.numel() // x.shape[-1]
     if (
         name is None
         or device not in kept(name).backends
-        or any("forward" in linear.__dict__ or _linear_obstacle(linear) for linear in linears)
+        or rows > operators.MOST_LINEAR
+        # The first half so that torch.compile notices when there is one.
+        or any(linear.forward is None or "forward" in linear.__dict__ for linear in linears)
+        or any(_linear_obstacle(linear) for linear in linears)
         or any(x.dtype is not linear.weight.dtype for linear in linears)
         or any((linear.bias is None) != (first.bias is None) for linear in linears)
         or torch.is_autocast_enabled(device)
@@ -185,7 +189,8 @@ def _products(x: Tensor, *linears: nn.Linear) -> tuple[Tensor, ...]:
     weights = [linear.weight for linear in linears]
     biases = [] if first.bias is None else [linear.bias for linear in linears]
     y = torch.ops.sluice_serving.linears(x, weights, biases, kept(name).weights_static)
-    return y.split([linear.out_features for linear in linears], -1)
+    parts = y.split([weight.shape[0] for weight in weights], -1)
+    return [part.contiguous() for part in parts]  # any view of a layer's own result is one of these
 
 
 def _function_of(module: nn.Module) -> Any:
@@ -198,18 +203,11 @@ def _has_our_forward(module: nn.Module) -> bool:
     return function in (_forward, _linear_forward) or is_at_once(function)
 
 
-def _is_served(linear: nn.Module) -> bool:
-    """By itself, or by what holds it."""
-    if "_sluice" not in linear.__dict__ or not kept(linear._sluice).backends:
-        return False
-    return "forward" not in linear.__dict__ or _has_our_forward(linear)
-
-
 def _replaced(module: nn.Module) -> str | None:
     """Why the module's forward cannot be replaced, where it has one of its own."""
     if "forward" not in module.__dict__:
         return None
-    if "_sluice" in module.__dict__ and kept(module._sluice).backends:
+    if is_at_once(_function_of(module)) or ("_sluice" in module.__dict__ and kept(module._sluice).backends):
         return "patched already"
     return None if _has_our_forward(module) else "its forward was replaced already"
 
@@ -226,6 +224,8 @@ def _gate_of(module: nn.Module, form: Form) -> Gate | str:
 def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Form | str]]:
     """Modules with the form, and those that look like a gated MLP without it, with the reason."""
     for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # it has no Python forward
         form = form_of(type(module))
         if isinstance(form, Form) and form.takes_both:  # or there is one product and no gate
             form = f"{form.down} reads {form.activation}'s result alone"
@@ -287,43 +287,54 @@ class Patched:
 
 
 def _put_together(tensors: list[Tensor]) -> Tensor | None:
-    """One view of the tensors, which on a GPU are put one behind the other into a buffer of their own, unless they
-    are parts of larger ones; None where they do not lie so."""
-    whole = operators.lie_together(tensors)
-    alone = all(t.numel() * t.element_size() == t.untyped_storage().nbytes() for t in tensors)
-    if whole is None and alone and all(t.is_cuda and t.device == tensors[0].device for t in tensors):
+    """One view of the tensors, which are put one behind the other into a buffer of their own where their device is
+    of JOINED, unless they are parts of larger ones; None where they do not lie so."""
+    whole, first = operators.lie_together(tensors), tensors[0]
+    if (
+        whole is None
+        and all(t.device == first.device and not t.is_inference() for t in tensors)
+        and first.device.type in JOINED
+        and all(t.numel() * t.element_size() == t.untyped_storage().nbytes() for t in tensors)
+        and len({t.data_ptr() for t in tensors}) == len(tensors)  # or one layer is two of them
+    ):
         whole = torch.cat(tensors)
+        if first.is_cuda:
+            torch.cuda.synchronize(first.device)  # other streams may read the old ones, and will read this
         for tensor, part in zip(tensors, whole.split([tensor.shape[0] for tensor in tensors])):
             tensor.data = part
     return whole
 
 
-def _patch_siblings(
+def _joined(
     module: nn.Module, group: Siblings, backends: frozenset[str], weights_static: bool, prove: bool
-) -> bool:
-    """Whether the layers may be one product, and lie so now."""
-    linears = [module._modules.get(name) for name in group.layers]
+) -> Siblings | None:
+    """The layers of the group that are one product and lie so now."""
+    names = [name for name in group.layers if type(module._modules.get(name)) is nn.Linear]
+    linears = [module._modules[name] for name in names]
+    if len(names) < 2 or any("forward" in m.__dict__ or _linear_obstacle(m) for m in linears):
+        return None
     first = linears[0]
-    if any(m is None or _is_served(m) or "forward" in m.__dict__ or _linear_obstacle(m) for m in linears):
-        return False
     if any(
         m.in_features != first.in_features
         or m.weight.dtype is not first.weight.dtype
         or (m.bias is None) != (first.bias is None)
         for m in linears
     ):
-        return False
-    with torch.no_grad():
-        weight = _put_together([m.weight for m in linears])
-        bias = None if first.bias is None else _put_together([m.bias for m in linears])
-        if weight is None or (bias is None) != (first.bias is None):
-            return False
+        return None
+    # What is made in inference mode stays out of later training.
+    with torch.inference_mode(False), torch.no_grad():
+        bias = None
+        if (weight := _put_together([m.weight for m in linears])) is None:
+            return None
+        if first.bias is not None and (bias := _put_together([m.bias for m in linears])) is None:
+            return None
         if prove and weight.device.type in backends:  # before a graph is captured
-            return not isinstance(operators.linear_choice(weight, bias, weights_static), str)
-    return True
+            if isinstance(operators.linear_choice(weight, bias, weights_static), str):
+                return None
+    return Siblings(tuple(names), group.argument)
 
 
-def _serve(linear: nn.Linear, name: str, settings: str, result: Patched) -> None:
+def _serve(linear: nn.Module, name: str, settings: str, result: Patched) -> None:
     linear._sluice = settings
     result._modules.append(linear)
     result.linears[name] = f"{linear.out_features}x{linear.in_features}"
@@ -334,28 +345,30 @@ def _patch_linears(
 ) -> None:
     """The linear layers that belong to no MLP that is patched: those of one input at once, then the others."""
     operators.load()
-    inside = {id(m) for mlp in model.modules() if _function_of(mlp) is _forward for m in mlp.modules()}
+    done = {id(m) for mlp in model.modules() if _function_of(mlp) is _forward for m in mlp.modules()}
+    held: set[int] = set()  # by a forward of an earlier patch
     settings = keep(_LinearSettings(backends, weights_static))
     for parent, module in model.named_modules():
-        if id(module) in inside or "forward" in module.__dict__:
+        again = is_at_once(_function_of(module))
+        if id(module) in done or ("forward" in module.__dict__ and not again):
             continue
-        groups = tuple(
-            group for group in siblings_of(type(module))
-            if _patch_siblings(module, group, backends, weights_static, prove)
-        )  # fmt: skip
+        found = (_joined(module, g, backends, weights_static, prove) for g in siblings_of(type(module)))
+        groups = tuple(group for group in found if group)
+        layers = [module._modules[name] for group in groups for name in group.layers]
+        if again:  # its layers may have moved since
+            held |= {id(layer) for layer in layers if kept(getattr(layer, "_sluice", settings)).backends}
+            continue
         if groups:
             module.forward = MethodType(at_once(type(module), groups, _products), module)
             result._modules.append(module)
-        for layer in (layer for group in groups for layer in group.layers):
-            name = f"{parent}.{layer}" if parent else layer
-            _serve(module._modules[layer], name, settings, result)
+        for name, layer in zip((name for group in groups for name in group.layers), layers):
+            _serve(layer, f"{parent}.{name}" if parent else name, settings, result)
+            done.add(id(layer))
     for name, linear in model.named_modules():
-        if not isinstance(linear, nn.Linear) or name in result.linears:
+        if not isinstance(linear, nn.Linear) or id(linear) in done:
             continue
-        if _is_served(linear):
+        if id(linear) in held or (_has_our_forward(linear) and kept(linear._sluice).backends):
             result.linears_left[name] = "patched already"
-        elif id(linear) in inside:
-            continue
         elif "forward" in linear.__dict__:
             result.linears_left[name] = "its forward was replaced already"
         elif reason := _linear_obstacle(linear):
@@ -388,7 +401,8 @@ def patch(
     x [.., K], W [N, K], b [N], one type: for 1 to 64 tokens without gradients, on a GPU where timing this shape
     says that Sluice is 3 % faster, on the CPU always; Torch computes the rest. Their numbers are compared once a
     shape; a layer that is left is in ``linears_left`` with the reason. Layers that a forward gives one input (q, k, v)
-    are one product: on a GPU their parameters become views of one buffer, with their values.
+    are one product of up to 64 tokens: on a GPU their parameters become views of one buffer, with their values. So
+    patch before graphs are captured; a state dict or a view that was taken before holds the old tensors.
     """
     backends = _backends()
     options = {"recompute": recompute, "weights_static": weights_static}

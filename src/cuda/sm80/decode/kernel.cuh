@@ -52,7 +52,7 @@ struct Config {
   static constexpr int kStageBytes = stage_bytes(kTiling) / kGroups;  // of one group
   static constexpr int kExchangeBytes = exchange_bytes(kTiling);
   static_assert(kWarpRows % kMmaRows == 0 && kRows % kCopyRows == 0 && kSlices % kPassSlices == 0);
-  static_assert(kCopyRows % 2 == 0, "all copies of a thread go to rows of one parity");
+  static_assert(kCopyRows % 8 == 0, "all copies of a thread go to rows of one chunk_at()");
 };
 
 // Waits until at most `pending` of this thread's groups of copies are under way. The instruction

@@ -40,7 +40,7 @@ Reason supports(const Problem& p, const Device& device) noexcept {
   if (p.m > sm80::decode::kMaxTokens) {
     return refuse("takes up to %d tokens, got %lld", sm80::decode::kMaxTokens, ll{p.m});
   }
-  // Columns are counted in bytes, and lines of a block's rows, in 32 bits.
+  // Columns are counted in bytes, in 32 bits.
   constexpr std::int64_t kMaxWidth = std::int64_t{1} << 24;
   if (p.d >= kMaxWidth || p.h >= kMaxWidth) {
     return refuse("d and h are %lld and %lld, wanted less than %lld", ll{p.d}, ll{p.h},
