@@ -322,7 +322,12 @@ class Patch(unittest.TestCase):
         expected = mlp(x)
         sluice.patch(model)
         torch._dynamo.reset()
-        torch.testing.assert_close(torch.compile(mlp, fullgraph=True)(x), expected)
+        compiled = torch.compile(mlp, fullgraph=True)
+        torch.testing.assert_close(compiled(x), expected)
+        own = mlp.up_proj.forward
+        mlp.up_proj.forward = lambda x: 2 * own(x)
+        torch.testing.assert_close(compiled(x), type(mlp).forward(mlp, x))
+        self.assertFalse(torch.allclose(compiled(x), expected))
 
     def test_modules_carry_nothing_that_torch_compile_asks_for_at_every_call(self) -> None:
         model = randomise(small_model())

@@ -54,13 +54,18 @@ def _has_hooks(module: nn.Module) -> bool:
     )
 
 
+def _has_own_forward(module: nn.Module) -> bool:
+    """Reads it, so that torch.compile notices when there is one."""
+    return module.forward is None or "forward" in module.__dict__
+
+
 def _obstacle(module: nn.Module, form: Form) -> str | None:
     """Why the projections cannot be bypassed as they are now; also asked at every call."""
     for name in form.projections:
         linear = module._modules.get(name)
         if type(linear) is not nn.Linear:
             return f"{name} is {_name(type(linear))}, not torch.nn.Linear"
-        if "forward" in linear.__dict__:
+        if _has_own_forward(linear):
             return f"{name}.forward was replaced (offloading or tensor parallelism)"
         if _has_hooks(linear):
             return f"{name} has hooks"
@@ -174,8 +179,7 @@ def _products(x: Tensor, *linears: nn.Linear) -> Sequence[Tensor]:
         name is None
         or device not in kept(name).backends
         or rows > operators.MOST_LINEAR
-        # The first half so that torch.compile notices when there is one.
-        or any(linear.forward is None or "forward" in linear.__dict__ for linear in linears)
+        or any(_has_own_forward(linear) for linear in linears)
         or any(_linear_obstacle(linear) for linear in linears)
         or any(x.dtype is not linear.weight.dtype for linear in linears)
         or any((linear.bias is None) != (first.bias is None) for linear in linears)
