@@ -26,7 +26,7 @@ COMPILED = 8  # tokens after which a step is compiled and recorded
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
-    """This thread on the core that the other worker's has when it is its turn. A third of a step is Python
+    """This thread on the core that the other worker's has when it is its turn. A quarter of a step is Python
     that the GPU waits for, and cores were seen to differ by 30 %."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores)})

@@ -149,50 +149,47 @@ def _linear_obstacle(linear: nn.Module) -> str | None:
     return None
 
 
-def _linear_forward(self: nn.Module, input: Tensor) -> Tensor:  # noqa: A002: as nn.Linear calls it
-    """Torch's where gradients are recorded; otherwise the operator chooses by the token count."""
-    settings: _LinearSettings = kept(self._sluice)
-    device = input.device.type
-    if (
+def _is_torchs(linear: nn.Linear, x: Tensor, settings: _LinearSettings) -> bool:
+    """Whether the layer's own forward has to run for x: also where gradients are recorded."""
+    device = x.device.type
+    return (
         device not in settings.backends
-        or _linear_obstacle(self) is not None
-        or input.dtype is not self.weight.dtype
+        or _linear_obstacle(linear) is not None
+        or x.dtype is not linear.weight.dtype
         or torch.is_autocast_enabled(device)
         or (
             torch.is_grad_enabled()
             and (
-                input.requires_grad
-                or self.weight.requires_grad
-                or (self.bias is not None and self.bias.requires_grad)
+                x.requires_grad
+                or linear.weight.requires_grad
+                or (linear.bias is not None and linear.bias.requires_grad)
             )
         )
-    ):
+    )
+
+
+def _linear_forward(self: nn.Module, input: Tensor) -> Tensor:  # noqa: A002: as nn.Linear calls it
+    """The operator chooses by the token count."""
+    settings: _LinearSettings = kept(self._sluice)
+    if _is_torchs(self, input, settings):
         return type(self).forward(self, input)
     return torch.ops.sluice_serving.linear(input, self.weight, self.bias, settings.weights_static)
 
 
 def _products(x: Tensor, *linears: nn.Linear) -> Sequence[Tensor]:
     """What linear layers of one input give: at once where ``_linear_forward`` would serve each of them."""
-    first, name = linears[0], getattr(linears[0], "_sluice", None)
-    device, rows = x.device.type, x.numel() // x.shape[-1]
+    first = linears[0]
+    settings = kept(first._sluice) if hasattr(first, "_sluice") else None  # undone, but kept by a wrapper
     if (
-        name is None
-        or device not in kept(name).backends
-        or rows > operators.MOST_LINEAR
-        or any(_has_own_forward(linear) for linear in linears)
-        or any(_linear_obstacle(linear) for linear in linears)
-        or any(x.dtype is not linear.weight.dtype for linear in linears)
+        settings is None
+        or x.numel() > operators.MOST_LINEAR * x.shape[-1]
+        or any(_has_own_forward(linear) or _is_torchs(linear, x, settings) for linear in linears)
         or any((linear.bias is None) != (first.bias is None) for linear in linears)
-        or torch.is_autocast_enabled(device)
-        or (
-            torch.is_grad_enabled()
-            and (x.requires_grad or any(p.requires_grad for m in linears for p in m.parameters()))
-        )
     ):
-        return tuple(linear(x) for linear in linears)
+        return [linear(x) for linear in linears]
     weights = [linear.weight for linear in linears]
     biases = [] if first.bias is None else [linear.bias for linear in linears]
-    y = torch.ops.sluice_serving.linears(x, weights, biases, kept(name).weights_static)
+    y = torch.ops.sluice_serving.linears(x, weights, biases, settings.weights_static)
     parts = y.split([weight.shape[0] for weight in weights], -1)
     return [part.contiguous() for part in parts]  # any view of a layer's own result is one of these
 
@@ -315,7 +312,7 @@ def _joined(
     """The layers of the group that are one product and lie so now."""
     names = [name for name in group.layers if type(module._modules.get(name)) is nn.Linear]
     linears = [module._modules[name] for name in names]
-    if len(names) < 2 or any("forward" in m.__dict__ or _linear_obstacle(m) for m in linears):
+    if len(names) < 2 or any(_has_own_forward(m) or _linear_obstacle(m) for m in linears):
         return None
     first = linears[0]
     if any(
@@ -360,7 +357,7 @@ def _patch_linears(
         groups = tuple(group for group in found if group)
         layers = [module._modules[name] for group in groups for name in group.layers]
         if again:  # its layers may have moved since
-            held |= {id(layer) for layer in layers if kept(getattr(layer, "_sluice", settings)).backends}
+            held |= {id(layer) for layer in layers}
             continue
         if groups:
             module.forward = MethodType(at_once(type(module), groups, _products), module)
