@@ -114,7 +114,20 @@ class Matched(Layers):
 
 class Backwards(Layers):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.q(x) * 2, self.k(x), self.v(x).view(-1, 4).view(*x.shape[:-1], 4)], -1)
+        q = self.q(x).view(-1, 4).view(*x.shape[:-1], 8)  # which a part of a longer row is not
+        return torch.cat([q, self.k(x) * 2, self.v(x)], -1)
+
+
+class Unsorted(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.q(x) * 2, self.k(x), self.v(x)], -1)
+
+
+class Again(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = self.q(x), self.k(x)
+        x = x + 1
+        return q + torch.cat([k, self.v(x)], -1) * self.q(x)
 
 
 class Repeated(Layers):
@@ -163,7 +176,8 @@ class Forms(unittest.TestCase):
         for kind, layers in (
             (Plain, [("q", "k", "v")]), (Rebound, [("k", "v")]), (Written, []), (Conditional, []), (Repeated, []),
             (Aliased, [("k", "v")]), (Increased, [("k", "v")]), (Stored, []), (Swapped, [("k", "v")]), (Nested, []),
-            (Matched, [("k", "v")]), (Backwards, [("q", "k", "v")]), (Closed, []), (Wrapped, []),
+            (Matched, [("k", "v")]), (Backwards, [("q", "k", "v")]), (Unsorted, [("q", "k", "v")]), (Closed, []),
+            (Wrapped, []), (Again, [("q", "k"), ("v", "q")]),
             (LlamaAttention, [("q_proj", "k_proj", "v_proj")]),
         ):  # fmt: skip
             with self.subTest(kind.__name__):
@@ -171,17 +185,18 @@ class Forms(unittest.TestCase):
         self.assertEqual(siblings_of(nn.Linear), ())
 
     def test_a_text_that_is_not_what_runs_is_left(self) -> None:
-        edited = inspect.getsource(Plain).replace("* scale", "* scale * 2")
-        self.assertIn("scale * 2", edited)
-        with mock.patch("sluice.siblings.inspect.getsource", lambda _: inspect.cleandoc(edited)):
-            self.assertEqual(siblings_of(type("Plain", (Plain,), {"forward": copied(Plain.forward)})), ())
+        text = inspect.getsource(Plain.forward)
+        for edited, groups in ((text, 1), (text.replace("* scale", "* scale * 2"), 0)):
+            with mock.patch("sluice.siblings.inspect.getsource", lambda _, edited=edited: edited):
+                kind = type("Plain", (Plain,), {"forward": copied(Plain.forward)})
+                self.assertEqual(len(siblings_of(kind)), groups)
         kind = type("Replaced", (Plain,), {})
         self.assertEqual(len(siblings_of(kind)), 1)
         kind.forward = Written.forward
         self.assertEqual(siblings_of(kind), ())
 
     def test_the_copy_computes_the_same(self) -> None:
-        for kind in (Plain, Rebound, Aliased, Increased, Swapped, Matched, Backwards):
+        for kind in (Plain, Rebound, Aliased, Increased, Swapped, Matched, Backwards, Again):
             calls = []
 
             def products(x: Tensor, *layers: nn.Linear, calls: list = calls) -> tuple[Tensor, ...]:
@@ -191,6 +206,9 @@ class Forms(unittest.TestCase):
             module, x = kind(), torch.randn(3, 8)
             forward = at_once(kind, siblings_of(kind), products)
             self.assertTrue(torch.equal(forward(module, x.clone()), module(x.clone())))
+            if kind is Again:
+                forward = at_once(kind, siblings_of(kind)[:1], products)
+                self.assertTrue(torch.equal(forward(module, x), module(x)))
             if kind is Plain:
                 named = {"scale": 3.0, "more": torch.ones(3, 8)}
                 self.assertTrue(torch.equal(forward(module, x, **named), module(x, **named)))
@@ -216,6 +234,11 @@ class Operator(unittest.TestCase):
             y = torch.ops.sluice_serving.linears(x, weights, biases, False)
             self.assertEqual(operators.linear_calls["sluice"], calls)
             torch.testing.assert_close(y, wanted if calls != 2 else wanted.roll(8, -1))
+        operators.linear_calls["sluice"] = 0
+        biases = [bias.clone() for bias in torch.arange(16.0).split([8, 4, 4])]
+        y = torch.ops.sluice_serving.linears(x, list(whole.split([8, 4, 4])), biases, False)
+        self.assertEqual(operators.linear_calls["sluice"], 3)
+        torch.testing.assert_close(y, wanted)
         torch.library.opcheck(
             torch.ops.sluice_serving.linears, (x, apart, [], True), test_utils=("test_schema", "test_faketensor")
         )
@@ -226,6 +249,7 @@ class Operator(unittest.TestCase):
         self.assertIsNone(operators.lie_together([whole[:8], whole[9:]]))
         self.assertIsNone(operators.lie_together([whole[:8, :4], whole[8:, :4]]))
         self.assertIsNone(operators.lie_together([whole[:8], whole[8:].clone()]))
+        self.assertIsNone(operators.lie_together([whole[:8], torch.randn(16, 8)[8:]]))
         self.assertIsNone(operators.lie_together([whole[:8], whole.view(-1)[64:].view(16, 4)]))
 
 
@@ -296,6 +320,9 @@ class Patch(unittest.TestCase):
             module.k.bias, module.v.bias = (nn.Parameter(torch.randn(n)) for n in (6, 2))
             torch.testing.assert_close(module(x), own())
             self.assertEqual(operators.linear_calls["sluice"], 8)
+            bias, module.k.bias = module.k.bias, None
+            self.assertTrue(torch.equal(module(x), own()))
+            module.k.bias = bias
             for change in (
                 lambda: module.v.register_forward_hook(lambda *arguments: 2 * arguments[2]),
                 lambda: setattr(module, "v", nn.Sequential(module.v)),
@@ -329,15 +356,6 @@ class Patch(unittest.TestCase):
             x = torch.randn(13, 5, 8)  # more tokens than Sluice serves: the layers' own products
             self.assertTrue(torch.equal(module(x), Backwards.forward(module, x)))
             self.assertEqual(operators.linear_calls, {"sluice": 1, "stock": 0})
-
-    def test_patching_in_inference_mode_leaves_a_model_that_trains(self) -> None:
-        module = lay_together(Plain())
-        with torch.inference_mode():
-            sluice.patch(module, linears=True)
-            module(torch.randn(3, 8))
-        self.assertEqual(operators.linear_calls["sluice"], 1)
-        module(torch.randn(3, 8)).sum().backward()
-        self.assertFalse([name for name, p in module.named_parameters() if p.grad is None])
 
     def test_another_kind_of_layer_is_left_out(self) -> None:
         module, x = Plain(), torch.randn(3, 8)
@@ -444,6 +462,14 @@ class Joined(unittest.TestCase):
             sluice.patch(module, linears=True, prove=False)
             self.assertEqual([parameter.data_ptr() for parameter in module.parameters()], addresses)
             self.assertNotIn("forward", vars(module))
+
+    def test_patching_in_inference_mode_leaves_a_model_that_trains(self) -> None:
+        module, x = Plain().to(self.device), torch.randn(3, 8, device=self.device)
+        with torch.inference_mode():
+            sluice.patch(module, linears=True)
+        self.assertIn("forward", vars(module))
+        module(x).sum().backward()
+        self.assertFalse([name for name, p in module.named_parameters() if p.grad is None])
 
     def test_a_second_patch_joins_what_was_parted(self) -> None:
         module, x = Plain().to(self.device), torch.randn(3, 8, device=self.device)

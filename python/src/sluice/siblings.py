@@ -106,7 +106,7 @@ def _read(node: ast.FunctionDef) -> list[tuple[Siblings, int]]:
 
 def _code_of(node: ast.FunctionDef) -> CodeType:
     """Of the function alone."""
-    code = compile(ast.fix_missing_locations(ast.Module([node], [])), "<forward>", "exec")
+    code = compile(ast.fix_missing_locations(ast.Module([node], [])), "<forward>", "exec", dont_inherit=True)
     return next(const for const in code.co_consts if isinstance(const, CodeType))
 
 
@@ -202,7 +202,8 @@ def _at_once(
     around.body.insert(0, node)
     tree = ast.fix_missing_locations(ast.Module([around], []))
     made: dict[str, Any] = {}
-    exec(compile(tree, forward.__code__.co_filename, "exec"), forward.__globals__, made)  # noqa: S102
+    code = compile(tree, forward.__code__.co_filename, "exec", dont_inherit=True)
+    exec(code, forward.__globals__, made)  # noqa: S102: text of the forward itself
     function = made["make"](products)
     function.__defaults__, function.__kwdefaults__ = forward.__defaults__, forward.__kwdefaults__
     function.__qualname__, function.__module__ = forward.__qualname__, forward.__module__

@@ -44,9 +44,9 @@ double cost(const Shape& shape, const Tiling& t) noexcept {
   const double round = t.groups * kUnitColumns * 2 * stage_rows;
   const double flight = (t.stages - 1) * round;
   const double least_round = kRound + kRoundToken * static_cast<double>(shape.m);
-  // L2 gives an SM 1.3 times what memory gives it on an H200, more where memory is slower; a block's
-  // end and a fix-up stop the stream for as long as so many bytes take, a fix-up for twice what the
-  // last CTA reads besides.
+  // L2 gives an SM 1.3 times what memory gives it on an H200, more where memory is slower; a
+  // block's end and a fix-up stop the stream for as long as so many bytes take, a fix-up for twice
+  // what the last CTA reads besides.
   constexpr double kL2 = 0.58;
   constexpr double kBlockEnd = 4 * 1024;
   constexpr double kFixUp = 48 * 1024;
