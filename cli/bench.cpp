@@ -21,7 +21,7 @@
 namespace sluice::cli {
 namespace {
 
-struct Arguments {
+struct BenchArguments {
   WorkArguments work;
   RandomArguments random;
   int layers = 0;
@@ -77,9 +77,9 @@ Status bench_jobs(const std::vector<Job>& jobs, harness::Rig& rig,
   return {};
 }
 
-Status bench_layers(const Arguments& args, harness::Rig& rig, const harness::Ceilings& ceilings,
-                    const harness::BenchOptions& options, bool quiet, Progress& progress,
-                    Findings& found) {
+Status bench_layers(const BenchArguments& args, harness::Rig& rig,
+                    const harness::Ceilings& ceilings, const harness::BenchOptions& options,
+                    bool quiet, Progress& progress, Findings& found) {
   const auto loaded = args.layers > 0 ? static_cast<std::size_t>(args.layers)
                                       : std::numeric_limits<std::size_t>::max();
   const auto checkpoint = harness::open_checkpoint(args.work.checkpoint, loaded);
@@ -104,7 +104,7 @@ Status bench_layers(const Arguments& args, harness::Rig& rig, const harness::Cei
   return {};
 }
 
-harness::BenchOptions bench_options(const Arguments& args, const Context& context,
+harness::BenchOptions bench_options(const BenchArguments& args, const Context& context,
                                     const Scheduler* scheduler) {
   harness::BenchOptions options;
   options.plan = context.options(scheduler);
@@ -155,7 +155,7 @@ void tell_notes(const Findings& found, const std::vector<std::string>& baselines
   }
 }
 
-Status check_arguments(const Arguments& args, const Context& context) {
+Status check_arguments(const BenchArguments& args, const Context& context) {
   SLUICE_TRY(check_random(args.random, args.work, args.pass, args.baselines, context));
   if (args.work.checkpoint.empty()) return {};
   if (args.pass != "fwd") {
@@ -169,13 +169,13 @@ Status check_arguments(const Arguments& args, const Context& context) {
 }
 
 // The chain of operators that ratios are summed up against.
-std::string chain_of(const Arguments& args, Backend backend) {
+std::string chain_of(const BenchArguments& args, Backend backend) {
   if (!args.baselines.empty()) return args.baselines.front();
   if (backend == Backend::kCpu) return "own_unfused";
   return args.random.op == "gate_up" ? "cublaslt+act" : "cublaslt_chain";
 }
 
-int bench(const Arguments& args, const Context& context) {
+int bench(const BenchArguments& args, const Context& context) {
   if (const Status s = check_arguments(args, context); !s) return fail(s.error());
   const bool random = args.random.count > 0;
   auto jobs = random ? draw_jobs(args.random, args.work) : jobs_of(args.work);
@@ -246,7 +246,7 @@ int bench(const Arguments& args, const Context& context) {
 void add_bench(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand(
       "bench", "Time problems, model presets, random shapes or a checkpoint against baselines");
-  const auto args = std::make_shared<Arguments>();
+  const auto args = std::make_shared<BenchArguments>();
   add_work_options(*verb, args->work);
   add_random_options(*verb, args->random);
   verb->add_option("--layers", args->layers,

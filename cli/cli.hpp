@@ -133,10 +133,11 @@ Expected<std::vector<std::string>> read_problem_file(const std::string& path);
 /// "1.5 KiB", "23 MiB"; "12 B".
 [[nodiscard]] std::string human_bytes(double bytes);
 
+enum class Align { kLeft, kRight };
+
 /// A table on standard output: columns as wide as their widest cell, numbers to the right.
 class Table {
  public:
-  enum class Align { kLeft, kRight };
   void column(std::string title, Align align);
   void row(std::vector<std::string> cells);
   [[nodiscard]] std::string text() const;

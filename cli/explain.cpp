@@ -67,9 +67,9 @@ int explain_case(const std::string& text, const Context& context) {
                fmt::join(config_names(made->variant_name(), problem, *device), " "));
   }
   Table table;
-  table.column("variant", Table::Align::kLeft);
-  table.column("", Table::Align::kLeft);
-  table.column("why not", Table::Align::kLeft);
+  table.column("variant", Align::kLeft);
+  table.column("", Align::kLeft);
+  table.column("why not", Align::kLeft);
   for (const Refusal& line : why.variants) {
     table.row({line.variant,
                line.chosen           ? "chosen"

@@ -36,7 +36,6 @@ std::string percent(const std::optional<double>& part) {
 }
 
 void print_rows(const std::vector<harness::Row>& rows) {
-  using Align = Table::Align;
   Table table;
   for (const char* title : {"op", "model"}) table.column(title, Align::kLeft);
   for (const char* title : {"M", "D", "H"}) table.column(title, Align::kRight);

@@ -10,8 +10,6 @@
 namespace sluice::cli {
 namespace {
 
-using Align = Table::Align;
-
 int list_models() {
   Table table;
   table.column("model", Align::kLeft);

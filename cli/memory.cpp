@@ -17,7 +17,7 @@ namespace {
 using harness::Model;
 using nlohmann::ordered_json;
 
-struct Arguments {
+struct MemoryArguments {
   std::vector<std::string> models;
   std::vector<std::int64_t> tokens;
   std::string dtype = "bf16";
@@ -42,7 +42,6 @@ constexpr std::int64_t kChunk = 512;
 constexpr const char* kSequenceModels[] = {"llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"};
 
 Table line_table(const std::vector<Line>& lines) {
-  using Align = Table::Align;
   Table table;
   table.column("model", Align::kLeft);
   for (const char* title :
@@ -59,7 +58,7 @@ Table line_table(const std::vector<Line>& lines) {
   return table;
 }
 
-ordered_json line_json(const Line& line, const Arguments& args) {
+ordered_json line_json(const Line& line, const MemoryArguments& args) {
   return {{"model", line.model->name},
           {"d", line.model->d},
           {"h", line.model->h},
@@ -79,7 +78,7 @@ ordered_json line_json(const Line& line, const Arguments& args) {
 
 // The models asked for, or all of them; those that --tp does not fit are an error if asked for by
 // name and left out otherwise.
-Expected<std::vector<const Model*>> chosen_models(const Arguments& args) {
+Expected<std::vector<const Model*>> chosen_models(const MemoryArguments& args) {
   std::vector<const Model*> chosen;
   for (const std::string& name : args.models) {
     const auto found = harness::find_model(name);
@@ -108,7 +107,7 @@ Expected<std::vector<const Model*>> chosen_models(const Arguments& args) {
   return fitting;
 }
 
-int memory(Arguments args, const Context& context) {
+int memory(MemoryArguments args, const Context& context) {
   if (args.kv_dtype.empty()) args.kv_dtype = args.dtype;
   const auto dtype = parse_dtype(args.dtype);
   if (!dtype) return fail(dtype.error());
@@ -171,7 +170,7 @@ int memory(Arguments args, const Context& context) {
 void add_memory(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand(
       "memory", "Activation bytes, unfused and fused, and the KV-cache tokens they are worth");
-  const auto args = std::make_shared<Arguments>();
+  const auto args = std::make_shared<MemoryArguments>();
   verb->add_option("--model", args->models, "Model presets; all where not given")->delimiter(',');
   verb->add_option("--tokens", args->tokens,
                    "Chunk or sequence lengths; where not given, 512 and then 1k to 64k")

@@ -11,7 +11,7 @@
 namespace sluice::cli {
 namespace {
 
-struct Arguments {
+struct PackArguments {
   std::string model;
   std::string out;
   std::string block;
@@ -28,7 +28,7 @@ std::string check_block(const std::string& text) {
   return text == "halves" || number ? "" : "got " + text + ", wanted halves or at least 1";
 }
 
-int pack(const Arguments& args) {
+int pack(const PackArguments& args) {
   harness::GateUpPacking target;
   if (args.order == "up_gate") target.order = PackOrder::kUpGate;
   if (args.block != "halves") {
@@ -51,7 +51,7 @@ int pack(const Arguments& args) {
 void add_pack(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand(
       "pack", "Rewrite a checkpoint with gate and up in blocks of rows of one tensor, or apart");
-  const auto args = std::make_shared<Arguments>();
+  const auto args = std::make_shared<PackArguments>();
   verb->add_option("model", args->model, "A .safetensors file, a sharded index, or their folder")
       ->required();
   verb->add_option("-o,--out", args->out, "The .safetensors file to write")->required();

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct ReportArguments {
   std::vector<std::string> results;
   std::string output = "report.html";
   std::string python = "python3";
@@ -69,7 +69,7 @@ int run_program(std::vector<std::string> words, std::vector<std::string> environ
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-int report(const Arguments& args) {
+int report(const ReportArguments& args) {
   for (const std::string& path : args.results) {
     if (access(path.c_str(), R_OK) != 0) {
       return fail(kUsage, fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
@@ -113,7 +113,7 @@ int report(const Arguments& args) {
 void add_report(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand(
       "report", "Draw results files as one self-contained HTML page (needs Python and matplotlib)");
-  const auto args = std::make_shared<Arguments>();
+  const auto args = std::make_shared<ReportArguments>();
   verb->add_option("results", args->results, "Results files that `sluice bench --json` wrote")
       ->required();
   verb->add_option("-o,--output", args->output, "The page")->capture_default_str();

@@ -16,7 +16,7 @@
 namespace sluice::cli {
 namespace {
 
-struct Arguments {
+struct TuneArguments {
   WorkArguments work;
   double seconds = 60;
   std::int64_t memory_mib = 0;
@@ -55,10 +55,9 @@ Expected<std::vector<Problem>> problems_of(const WorkArguments& work) {
   return problems;
 }
 
-std::string microseconds(double us) { return us > 0 ? fmt::format("{:.4g}", us) : ""; }
+std::string four_digits(double us) { return us > 0 ? fmt::format("{:.4g}", us) : ""; }
 
 void print_outcomes(const std::vector<TuneOutcome>& outcomes) {
-  using Align = Table::Align;
   Table table;
   table.column("op", Align::kLeft);
   for (const char* title : {"M", "D", "H"}) table.column(title, Align::kRight);
@@ -71,9 +70,9 @@ void print_outcomes(const std::vector<TuneOutcome>& outcomes) {
     table.row({to_string(o.problem.op), std::to_string(o.problem.m), std::to_string(o.problem.d),
                std::to_string(o.problem.h), to_string(o.problem.x_dtype),
                std::string(to_string(o.state)) + (o.settled ? "" : ", unsettled"), o.choice.config,
-               microseconds(o.choice.us),
+               four_digits(o.choice.us),
                o.choice.us > 0 ? fmt::format("{:.1f}%", 100 * o.us_noise / o.choice.us) : "",
-               microseconds(o.choice.untuned_us),
+               four_digits(o.choice.untuned_us),
                o.choice.us > 0 ? fmt::format("{:.3f}", o.choice.untuned_us / o.choice.us) : "",
                measured ? std::to_string(o.times.size()) : ""});
   }
@@ -82,7 +81,6 @@ void print_outcomes(const std::vector<TuneOutcome>& outcomes) {
 
 // Every candidate, the fastest first.
 void print_candidates(const std::vector<TuneOutcome>& outcomes) {
-  using Align = Table::Align;
   Table table;
   table.column("op", Align::kLeft);
   for (const char* title : {"M", "D", "H"}) table.column(title, Align::kRight);
@@ -94,7 +92,7 @@ void print_candidates(const std::vector<TuneOutcome>& outcomes) {
                      [](const TuneTime& a, const TuneTime& b) { return a.us < b.us; });
     for (const TuneTime& t : times) {
       table.row({to_string(o.problem.op), std::to_string(o.problem.m), std::to_string(o.problem.d),
-                 std::to_string(o.problem.h), t.variant, t.config, microseconds(t.us),
+                 std::to_string(o.problem.h), t.variant, t.config, four_digits(t.us),
                  fmt::format("{:.1f}%", t.us > 0 ? 100 * t.us_noise / t.us : 0),
                  std::to_string(t.samples)});
     }
@@ -120,7 +118,7 @@ std::string cache_path(const Context& context) {
   return path;
 }
 
-int tune(const Arguments& args, const Context& context) {
+int tune(const TuneArguments& args, const Context& context) {
   const auto problems = problems_of(args.work);
   if (!problems) return fail(problems.error());
   if (problems->empty()) return fail(kUsage, "tune: wanted cases, --file, --model or --checkpoint");
@@ -174,7 +172,7 @@ int tune(const Arguments& args, const Context& context) {
 void add_tune(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand(
       "tune", "Time all variants and configs for problems, and keep the fastest in a file");
-  const auto args = std::make_shared<Arguments>();
+  const auto args = std::make_shared<TuneArguments>();
   add_work_options(*verb, args->work);
   verb->add_option("--seconds", args->seconds, "For all problems together")
       ->check(positive())

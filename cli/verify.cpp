@@ -16,7 +16,7 @@
 namespace sluice::cli {
 namespace {
 
-struct Arguments {
+struct VerifyArguments {
   std::vector<std::string> cases;
   std::string file;
   std::uint64_t seed = 0;
@@ -73,7 +73,7 @@ Status verify_all_variants(const harness::Case& c, harness::Rig& rig, Options op
   return {};
 }
 
-int verify(const Arguments& args, const Context& context) {
+int verify(const VerifyArguments& args, const Context& context) {
   const bool foreign = context.foreign != nullptr || !args.foreign.library.empty();
   std::vector<std::string> texts = args.cases;
   if (!args.file.empty()) {
@@ -130,7 +130,7 @@ int verify(const Arguments& args, const Context& context) {
 void add_verify(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand(
       "verify", "Check problems against the fp64 oracle: values, stray writes, same bits twice");
-  const auto args = std::make_shared<Arguments>();
+  const auto args = std::make_shared<VerifyArguments>();
   verb->add_option("case", args->cases,
                    "Problems, such as 33x576x1536:fp16:gelu_tanh:concat; of foreign kernels the "
                    "tests' own where none is given");

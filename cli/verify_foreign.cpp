@@ -62,8 +62,8 @@ ordered_json to_json(const ForeignReport& report, Outcome outcome) {
 
 void print_counts(const std::array<Counts, kOpCount>& counts) {
   Table table;
-  table.column("operator", Table::Align::kLeft);
-  for (const char* title : kOutcomes) table.column(title, Table::Align::kRight);
+  table.column("operator", Align::kLeft);
+  for (const char* title : kOutcomes) table.column(title, Align::kRight);
   for (int i = 0; i < kOpCount; ++i) {
     const Counts& c = counts[static_cast<std::size_t>(i)];
     if (c == Counts{}) continue;

@@ -21,6 +21,9 @@ target_compile_options(sluice_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow>
   $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>
   $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno>)
+if(CMAKE_UNITY_BUILD)  # whose batches include sources, so that gcc takes those for headers
+  target_compile_options(sluice_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+endif()
 if(SLUICE_SANITIZE)
   target_compile_options(sluice_options INTERFACE
     -fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -1,8 +1,9 @@
 # sluice_add_test(<name> TIER <label> SOURCES <files…> [LIBRARIES <targets…>] [ARGS <args…>]
-#                 [NO_HARNESS] [STATIC] [THREAD_SANITIZER])
+#                 [NO_HARNESS] [STATIC] [BATCH] [THREAD_SANITIZER])
 # One GoogleTest program, one CTest entry, labelled by tier: unit, property, numerics, gpu, self, large.
 # NO_HARNESS: links the library alone; src/ stays on the include path for the scalar maths.
 # STATIC: links the static library, whose hidden functions can be tested.
+# BATCH: its files' names do not collide, so that CMAKE_UNITY_BUILD may compile them together.
 # THREAD_SANITIZER: the program's own sources are built with it, whatever the rest is.
 find_package(GTest REQUIRED)
 
@@ -15,13 +16,16 @@ if(NOT result EQUAL 0)
 endif()
 
 function(sluice_add_test name)
-  cmake_parse_arguments(arg "NO_HARNESS;STATIC;THREAD_SANITIZER" "TIER;TIMEOUT"
+  cmake_parse_arguments(arg "NO_HARNESS;STATIC;BATCH;THREAD_SANITIZER" "TIER;TIMEOUT"
                         "SOURCES;LIBRARIES;ARGS" ${ARGN})
   if(NOT arg_TIER OR NOT arg_SOURCES)
     message(FATAL_ERROR "sluice_add_test(${name}): TIER and SOURCES are required")
   endif()
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES SLUICE_LINKS_STATIC ${arg_STATIC})
+  if(NOT arg_BATCH)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  endif()
   if(arg_NO_HARNESS)
     target_link_libraries(${name} PRIVATE $<IF:$<BOOL:${arg_STATIC}>,sluice::static,sluice::sluice>)
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)

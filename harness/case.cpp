@@ -91,7 +91,7 @@ Status check_dims_fit(const Case& c) {
   return {};
 }
 
-std::string gate_text(const Gate& gate) {
+std::string gate_token(const Gate& gate) {
   const Gate base{.activation = gate.activation};
   if (gate == Gate{}) return "";
   if (gate == Gate::clamped_swiglu()) return ":clamped_swiglu";
@@ -150,7 +150,7 @@ std::string format_case(const Case& c) {
   const bool norm = p.op == Op::kNorm;
   std::string out = norm ? fmt::format("{}x{}", p.m, p.d) : fmt::format("{}x{}x{}", p.m, p.d, p.h);
   if (p.op != Op::kMlp && !norm) out += fmt::format(":{}", to_string(p.op));
-  out += types_text(p) + gate_text(p.gate) + placement_text(c);
+  out += types_text(p) + gate_token(p.gate) + placement_text(c);
   if (p.bias_gate_up) out += ":bias";
   if (p.bias_down) out += ":bias_down";
   if (p.residual == Residual::kOperand) out += ":residual";

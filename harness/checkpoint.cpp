@@ -23,11 +23,6 @@ namespace {
 constexpr std::array<std::string_view, 4> kPrefixes = {"model.", "", "language_model.model.",
                                                        "model.language_model."};
 
-Error invalid(const CheckpointFiles& files, const std::string& what) {
-  return make_error(ErrorCode::kInvalidArgument, "%s: %s", printable(files.source).c_str(),
-                    what.c_str());
-}
-
 std::string show_shape(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) {

@@ -15,16 +15,16 @@ namespace sluice::harness {
 namespace {
 
 // One layer on the rig. Inputs are kept on the host too, for the oracle.
-struct Layer {
+struct PlacedLayer {
   Operands host{};    // x, weights and biases in host memory
   Operands device{};  // the same on the rig, and y
   std::vector<std::byte> x;
   std::vector<RigBuffer> buffers;
 };
 
-struct Model {
+struct PlacedModel {
   Case test_case{};
-  std::vector<Layer> layers;
+  std::vector<PlacedLayer> layers;
   RigBuffer y;  // [M, D], written by every layer in turn
 };
 
@@ -36,7 +36,7 @@ Status differs(const char* what, std::size_t layer) {
 
 // Copies `bytes` at `host` to the rig, or takes them as they lie where the rig's memory is the
 // host's.
-Expected<void*> place_on(Rig& rig, const void* host, std::int64_t bytes, Layer& layer) {
+Expected<void*> place_on(Rig& rig, const void* host, std::int64_t bytes, PlacedLayer& layer) {
   if (host == nullptr || rig.host_memory()) return const_cast<void*>(host);
   auto buffer = RigBuffer::make(rig, static_cast<std::size_t>(bytes));
   if (!buffer) return buffer.error();
@@ -45,7 +45,7 @@ Expected<void*> place_on(Rig& rig, const void* host, std::int64_t bytes, Layer& 
   return static_cast<void*>(layer.buffers.back().data());
 }
 
-Status upload_inputs(const Case& c, Rig& rig, Layer& layer) {
+Status upload_inputs(const Case& c, Rig& rig, PlacedLayer& layer) {
   const auto specs = operand_specs(c.problem);
   for (const OperandSpec& spec : specs) {
     const void* host = address(layer.host, spec.id);
@@ -67,9 +67,9 @@ Status upload_inputs(const Case& c, Rig& rig, Layer& layer) {
   return {};
 }
 
-Expected<Model> load(const Checkpoint& checkpoint, std::int64_t m, Rig& rig,
-                     const CheckpointOptions& options) {
-  Model model;
+Expected<PlacedModel> load(const Checkpoint& checkpoint, std::int64_t m, Rig& rig,
+                           const CheckpointOptions& options) {
+  PlacedModel model;
   const auto c = checkpoint_case(checkpoint, m);
   if (!c) return c.error();
   model.test_case = *c;
@@ -82,7 +82,7 @@ Expected<Model> load(const Checkpoint& checkpoint, std::int64_t m, Rig& rig,
                                                : checkpoint.layers.size();
   for (std::size_t i = 0; i < count; ++i) {
     const MlpLayer& source = checkpoint.layers[i];
-    Layer layer;
+    PlacedLayer layer;
     auto x = embedding_rows(checkpoint, m, c->problem.x_dtype, &source);
     if (!x) return x.error();
     layer.x = std::move(*x);
@@ -115,7 +115,7 @@ std::vector<std::int64_t> sampled_rows(const Problem& p, const VerifyOptions& ve
 }
 
 // y of the rig, on the host.
-Expected<std::vector<std::byte>> download_y(Rig& rig, const Model& model) {
+Expected<std::vector<std::byte>> download_y(Rig& rig, const PlacedModel& model) {
   std::vector<std::byte> host(model.y.bytes());
   SLUICE_TRY(rig.synchronize());
   SLUICE_TRY(rig.download(host.data(), model.y.data(), host.size()));
@@ -127,7 +127,7 @@ Expected<std::vector<std::byte>> download_y(Rig& rig, const Model& model) {
 constexpr unsigned char kPoisons[] = {0xFF, 0x00};
 
 // Poisons y, runs, and brings y back.
-Expected<std::vector<std::byte>> run_once(Rig& rig, const Model& model, const Run& one,
+Expected<std::vector<std::byte>> run_once(Rig& rig, const PlacedModel& model, const Run& one,
                                           unsigned char poison) {
   SLUICE_TRY(rig.fill_bytes(model.y.data(), poison, model.y.bytes()));
   SLUICE_TRY(one(rig.stream()));
@@ -135,7 +135,7 @@ Expected<std::vector<std::byte>> run_once(Rig& rig, const Model& model, const Ru
 }
 
 // What the sampled rows of a layer's y should be.
-std::vector<ExpectedElement> expected_rows(const Model& model, std::size_t index,
+std::vector<ExpectedElement> expected_rows(const PlacedModel& model, std::size_t index,
                                            const std::vector<std::int64_t>& rows) {
   const Problem& p = model.test_case.problem;
   Oracle oracle(p, model.layers[index].host);
@@ -149,8 +149,9 @@ std::vector<ExpectedElement> expected_rows(const Model& model, std::size_t index
   return out;
 }
 
-Expected<LayerCheck> check_layer(Rig& rig, const Model& model, std::size_t index, const Run& fused,
-                                 const Run& unfused, const std::vector<std::int64_t>& rows) {
+Expected<LayerCheck> check_layer(Rig& rig, const PlacedModel& model, std::size_t index,
+                                 const Run& fused, const Run& unfused,
+                                 const std::vector<std::int64_t>& rows) {
   const Problem& p = model.test_case.problem;
   const auto spec = operand_specs(p)[static_cast<std::size_t>(Operand::kY)];
   const auto expected = expected_rows(model, index, rows);
@@ -231,7 +232,7 @@ Expected<CheckpointBench> bench_checkpoint(const Checkpoint& checkpoint, std::in
                                            const CheckpointOptions& options) {
   auto loaded = load(checkpoint, m, rig, options);
   if (!loaded) return loaded.error();
-  const Model& model = *loaded;
+  const PlacedModel& model = *loaded;
   const BenchOptions& bench = options.bench;
   const auto made = plan(model.test_case.problem, rig.device(), bench.plan);
   if (!made) return made.error();
@@ -241,14 +242,14 @@ Expected<CheckpointBench> bench_checkpoint(const Checkpoint& checkpoint, std::in
   if (!baselines) return baselines.error();
 
   std::vector<Candidate> candidates = {{"sluice", {}}};
-  for (const Layer& layer : model.layers) {
+  for (const PlacedLayer& layer : model.layers) {
     candidates[0].runs.emplace_back([&, operands = layer.device](Stream stream) {
       return run(*made, operands, workspace->workspace, stream);
     });
   }
   for (const auto& baseline : *baselines) {
     candidates.push_back({baseline->name(), {}});
-    for (const Layer& layer : model.layers) {
+    for (const PlacedLayer& layer : model.layers) {
       candidates.back().runs.push_back(baseline->bind(layer.device));
     }
   }

@@ -162,6 +162,11 @@ Expected<std::optional<std::string>> CheckpointFiles::metadata(std::string_view 
   return value;
 }
 
+Error invalid(const CheckpointFiles& files, const std::string& what) {
+  return make_error(ErrorCode::kInvalidArgument, "%s: %s", printable(files.source).c_str(),
+                    what.c_str());
+}
+
 Expected<CheckpointFiles> open_checkpoint_files(const std::string& path) {
   fs::path file(path);
   std::error_code error;

@@ -41,6 +41,9 @@ struct CheckpointFiles {
   [[nodiscard]] Expected<std::optional<std::string>> metadata(std::string_view key) const;
 };
 
+/// kInvalidArgument that says `what` of `files`.
+[[nodiscard]] Error invalid(const CheckpointFiles& files, const std::string& what);
+
 /// Opens what `path` names and reads the headers; see open_checkpoint(). Of an index, every shard
 /// must be there and hold every tensor the weight_map places in it.
 [[nodiscard]] Expected<CheckpointFiles> open_checkpoint_files(const std::string& path);

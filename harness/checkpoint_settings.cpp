@@ -17,11 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-Error invalid(const CheckpointFiles& files, const std::string& what) {
-  return make_error(ErrorCode::kInvalidArgument, "%s: %s", printable(files.source).c_str(),
-                    what.c_str());
-}
-
 // 3, not 3.000000.
 std::string shortest(double value) {
   std::array<char, 32> text{};
@@ -71,9 +66,9 @@ class Settings {
 };
 
 std::optional<Activation> activation_of(std::string_view name) {
-  using Pair = std::pair<std::string_view, Activation>;
+  using Name = std::pair<std::string_view, Activation>;
   // As transformers' ACT2FN names them; "gelu" there is the exact one.
-  constexpr std::array<Pair, 9> kNames{{{"silu", Activation::kSilu},
+  constexpr std::array<Name, 9> kNames{{{"silu", Activation::kSilu},
                                         {"swish", Activation::kSilu},
                                         {"gelu", Activation::kGeluErf},
                                         {"gelu_pytorch_tanh", Activation::kGeluTanh},
@@ -83,7 +78,7 @@ std::optional<Activation> activation_of(std::string_view name) {
                                         {"sigmoid", Activation::kSigmoid},
                                         {"linear", Activation::kIdentity}}};
   const auto* const found = std::find_if(kNames.begin(), kNames.end(),
-                                         [&](const Pair& pair) { return pair.first == name; });
+                                         [&](const Name& pair) { return pair.first == name; });
   if (found == kNames.end()) return {};
   return found->second;
 }

@@ -22,19 +22,19 @@ void keep(const T& value) {
 }
 
 // Memory on huge pages where the kernel grants them, so that page walks do not hide in the numbers.
-class Buffer {
+class HugePages {
  public:
-  explicit Buffer(std::size_t bytes) : bytes_(bytes) {
+  explicit HugePages(std::size_t bytes) : bytes_(bytes) {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return;
     data_ = static_cast<char*>(p);
     madvise(p, bytes, MADV_HUGEPAGE);
   }
-  ~Buffer() {
+  ~HugePages() {
     if (data_ != nullptr) munmap(data_, bytes_);
   }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
+  HugePages(const HugePages&) = delete;
+  HugePages& operator=(const HugePages&) = delete;
   [[nodiscard]] char* data() const { return data_; }
 
  private:
@@ -217,7 +217,7 @@ class Loops final : public CpuLoops {
 
   Team team_;
   std::size_t share_;  // bytes of a thread
-  Buffer buffer_;
+  HugePages buffer_;
   ReadKernel read_;
   FmaKernel fma_;
   FmaKernel dots_;

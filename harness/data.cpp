@@ -64,14 +64,14 @@ std::uint64_t checksum_of(const char* data, std::size_t bytes) {
 }
 
 // Bytes [begin, end) of a buffer that hold elements of one row.
-struct Run {
+struct RowBytes {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   Operand id = Operand::kX;
   std::int64_t row = 0;
 };
 
-void add_runs(const OperandSpec& spec, std::int64_t offset, std::vector<Run>& runs) {
+void add_row_bytes(const OperandSpec& spec, std::int64_t offset, std::vector<RowBytes>& runs) {
   const std::int64_t block = spec.layout.block_cols == 0 ? spec.cols : spec.layout.block_cols;
   for (std::int64_t row = 0; row < spec.rows; ++row) {
     for (std::int64_t col = 0; col < spec.cols; col += block) {
@@ -285,18 +285,19 @@ Status OperandSet::State::check_runs(const Buffer& buffer, const char* data) {
                                       ((s.cols + block - 1) / std::max<std::int64_t>(block, 1)));
   }
   if (count > kMaxRuns) return {};
-  std::vector<Run> runs;
+  std::vector<RowBytes> runs;
   runs.reserve(count + 1);
-  for (const Member& member : buffer.members) add_runs(spec(member.id), member.offset, runs);
-  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
+  for (const Member& member : buffer.members) add_row_bytes(spec(member.id), member.offset, runs);
+  std::sort(runs.begin(), runs.end(),
+            [](const RowBytes& a, const RowBytes& b) { return a.begin < b.begin; });
   std::int64_t covered = 0;
-  const Run* last = nullptr;
-  for (const Run& run : runs) {
+  const RowBytes* last = nullptr;
+  for (const RowBytes& run : runs) {
     if (run.begin > covered) {
       const auto broken = first_broken(data, static_cast<std::size_t>(covered),
                                        static_cast<std::size_t>(run.begin), buffer.canary());
       if (broken) {
-        const Run& near = last == nullptr ? run : *last;
+        const RowBytes& near = last == nullptr ? run : *last;
         return make_error(ErrorCode::kInternal, "%s: a write %lld bytes behind row %lld",
                           spec(near.id).name,
                           static_cast<long long>(static_cast<std::int64_t>(*broken) - near.end),

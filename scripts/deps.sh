@@ -32,6 +32,7 @@ LIST
 }
 test_needs() {
   cat << 'LIST'
+ccache ccache --version
 git git --version
 pkg-config pkg-config --version
 binutils nm --version

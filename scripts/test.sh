@@ -134,7 +134,7 @@ for step in "${steps[@]}"; do
       targets=(--target sluice_fuzz_corpus sluice_fuzz_safetensors sluice_fuzz_index sluice_fuzz_checkpoint
         sluice_fuzz_results sluice_fuzz_tune sluice_fuzz_case sluice_fuzz_abi sluice_fuzz_arguments)
       build fuzz cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ \
-        -DCMAKE_BUILD_TYPE=Release -DSLUICE_FUZZ=ON \
+        -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DSLUICE_FUZZ=ON \
         && count_tests fuzz ctest --test-dir build/fuzz -L '^fuzz$' --no-tests=error "${parallel[@]}"
       ;;
     large)

@@ -65,9 +65,9 @@ TEST(Info, NamesDeviceTargetsAndVariants) {
 TEST(Info, JsonDescribesTheCpu) {
   const Outcome info = sluice({"info", "--json", "-"});
   ASSERT_EQ(info.code, 0);
-  const auto json = nlohmann::json::parse(info.out);
-  EXPECT_EQ(json["version"], SLUICE_VERSION);
-  const auto& cpu = json["devices"][0];
+  const auto said = nlohmann::json::parse(info.out);
+  EXPECT_EQ(said["version"], SLUICE_VERSION);
+  const auto& cpu = said["devices"][0];
   EXPECT_EQ(cpu["backend"], "cpu");
   EXPECT_EQ(cpu["name"], cpu_device().name);
   EXPECT_EQ(cpu["threads"], cpu_device().threads);
@@ -332,10 +332,10 @@ TEST(Readme, Examples) {
 TEST(Memory, NumbersFollowTheirFormulas) {
   const Outcome memory = sluice({"memory", "--json", "-", "--tp", "2", "--kv-dtype", "fp32"});
   ASSERT_EQ(memory.code, 0) << memory.err;
-  const auto json = read_results(memory.out);
+  const auto said = read_results(memory.out);
   std::size_t chunk = 0;
   std::size_t longest = 0;
-  for (const auto& line : json["memory"]) {
+  for (const auto& line : said["memory"]) {
     const auto model = harness::find_model(line["model"].get<std::string>());
     ASSERT_TRUE(model);
     const std::int64_t tokens = line["tokens"];
@@ -356,7 +356,7 @@ TEST(Memory, NumbersFollowTheirFormulas) {
   for (const auto& model : harness::models()) fitting += model.tp.size() > 1 ? 1 : 0;
   EXPECT_EQ(chunk, fitting);
   EXPECT_EQ(longest, 3U);
-  EXPECT_EQ(json["meta"]["command"], "sluice memory --json - --tp 2 --kv-dtype fp32");
+  EXPECT_EQ(said["meta"]["command"], "sluice memory --json - --tp 2 --kv-dtype fp32");
 }
 
 // The chunk-512 figure of Llama-3.1 8B by hand: 512 tokens of 2 x 14336 bf16 values are 28 MiB, a

@@ -12,7 +12,7 @@
 #include "tests/format/folder_test.hpp"
 #include "tests/format/safetensors_image.hpp"
 
-namespace sluice::harness {
+namespace sluice::harness::checkpoint_blocks_test {
 namespace {
 
 using format_test::TensorSet;
@@ -157,4 +157,4 @@ TEST_F(BlocksFolder, ShardsMustAgree) {
 }
 
 }  // namespace
-}  // namespace sluice::harness
+}  // namespace sluice::harness::checkpoint_blocks_test

@@ -17,7 +17,7 @@
 #include "tests/format/safetensors_image.hpp"
 #include "tests/unit/expect_error.hpp"
 
-namespace sluice::harness {
+namespace sluice::harness::checkpoint_pack_test {
 namespace {
 
 using format_test::TensorSet;
@@ -274,4 +274,4 @@ TEST_F(CheckpointPack, RefusesAndWritesNothing) {
 }
 
 }  // namespace
-}  // namespace sluice::harness
+}  // namespace sluice::harness::checkpoint_pack_test

@@ -13,7 +13,7 @@
 #include "tests/format/folder_test.hpp"
 #include "tests/format/safetensors_image.hpp"
 
-namespace sluice::harness {
+namespace sluice::harness::checkpoint_test {
 namespace {
 
 using format_test::TensorSet;
@@ -388,4 +388,4 @@ TEST_F(CheckpointFolder, NormalisesEmbeddingRows) {
 }
 
 }  // namespace
-}  // namespace sluice::harness
+}  // namespace sluice::harness::checkpoint_test

@@ -67,7 +67,8 @@ struct HalfTiles {
   const int rest = tiles % clusters;
   const int a_turn = (clusters + row_tiles - 1) / row_tiles;
   const HalfTiles h{columns, row_tiles, clusters, rest < a_turn ? clusters : rest};
-  return longest_share(h) < (tiles + clusters - 1) / clusters ? h : HalfTiles{};
+  const int turns = (tiles + clusters - 1) / clusters;
+  return longest_share(h) < turns ? h : HalfTiles{};
 }
 
 }  // namespace sluice::cuda::sm90::gemm
