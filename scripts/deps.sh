@@ -4,7 +4,7 @@
 # installs what both need.
 # shellcheck shell=bash
 
-say() { printf '\n== %s\n' "$*"; }
+say() { printf '\n== %s (%d s)\n' "$*" "$SECONDS"; }
 
 has_venv() { python3 -c 'import ensurepip, venv'; }
 has_fuzzer() {

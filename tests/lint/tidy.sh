@@ -2,8 +2,7 @@
 # clang-tidy on the host files of the library, the harness and the command line, as .clang-tidy says;
 # but for *_kernels.cpp, which compile one header once a SIMD target and would take minutes each. Those
 # of the CUDA backend need CUDA's headers alone, beside nvcc, and no build with CUDA.
-# Harness and command line are read eight files at a time: most of the time goes into the headers of
-# CLI11, {fmt} and nlohmann/json.
+# Most are read eight at a time: the time goes into the headers of CLI11, {fmt} and nlohmann/json.
 # What is as it was (sources, headers, flags) when it last passed is not read again.
 # Usage: tidy.sh CLANG_TIDY BUILD
 set -euo pipefail
@@ -32,18 +31,21 @@ check() {  # files, read as one
 }
 export -f check
 
-mapfile -t singles < <(git ls-files ':(glob)src/core/*.cpp' ':(glob)src/cpu/*.cpp' ':(glob)src/files/*.cpp' ':(glob)src/timing/*.cpp' ':(glob)src/tune/*.cpp' | grep -v '_kernels.cpp$')
-mapfile -t harness < <(git ls-files ':(glob)harness/*.cpp')
-mapfile -t cli < <(git ls-files ':(glob)cli/**/*.cpp')
-[ ${#singles[@]} -gt 0 ] && [ ${#harness[@]} -gt 0 ] && [ ${#cli[@]} -gt 0 ]
-if [ -e "$cuda/cublasLt.h" ]; then
-  mapfile -t -O "${#singles[@]}" singles < <(git ls-files ':(glob)src/cuda/**/*.cpp')
-else
+# Folders whose files' names do not collide; the others' files one by one.
+batched=(cli cli/library harness src/tune src/cuda/all_reduce src/cuda/cublaslt src/cuda/host src/cuda/sm90/gemm)
+cuda_files=(':(glob)src/cuda/**/*.cpp')
+if [ ! -e "$cuda/cublasLt.h" ]; then
   echo "tidy: without src/cuda: no CUDA headers in $cuda"
+  cuda_files=()
 fi
+mapfile -t files < <(git ls-files ':(glob)src/c*/*.cpp' ':(glob)src/files/*.cpp' ':(glob)src/timing/*.cpp' \
+  ':(glob)src/tune/*.cpp' ':(glob)harness/*.cpp' ':(glob)cli/**/*.cpp' "${cuda_files[@]}" | grep -v '_kernels.cpp$')
+[ ${#files[@]} -gt 0 ]
+in_batch="^($(IFS='|'; echo "${batched[*]}"))/[^/]*$"
 {
-  xargs -n 8 <<< "${cli[*]}"
-  xargs -n 8 <<< "${harness[*]}"
-  printf '%s\n' "${singles[@]}"
+  for folder in "${batched[@]}"; do
+    printf '%s\n' "${files[@]}" | { grep -E "^$folder/[^/]*$" || true; } | xargs -n 8
+  done
+  printf '%s\n' "${files[@]}" | grep -vE "$in_batch"
 } | xargs -P "$(nproc)" -I{} bash -c 'check $1' _ {}
-echo "tidy: $((${#singles[@]} + ${#harness[@]} + ${#cli[@]})) files"
+echo "tidy: ${#files[@]} files"
