@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of sources.py and results.py find what they are for, and nothing else."""
+"""The rules of sources.py, results.py and tidy.sh find what they are for, and nothing else."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import tempfile
 import unittest
 from pathlib import Path
@@ -49,6 +51,44 @@ class Text(unittest.TestCase):
     def test_sizes(self) -> None:
         self.assertTrue(found("sizes", "src/a.hpp", "\n" * 400))
         self.assertFalse(found("sizes", "src/a.hpp", "\n" * 300))
+
+
+HERE = Path(__file__).resolve().parent
+
+
+@unittest.skipUnless(shutil.which("clang-tidy"), "no clang-tidy")
+class Tidy(unittest.TestCase):
+    FILES = {
+        "cli/first.cpp": "int first() { return 1; }\n",
+        "cli/second.cpp": "int second() { return 2; }\n",
+        "harness/a.cpp": "int a() { return 3; }\n",
+        "src/core/a.cpp": '#include "cuda/sm90/a.hpp"\nint core() { return sm90(); }\n',
+        "src/cuda/sm90/a.hpp": "inline int sm90() { return 4; }\n",
+        "src/tune/a.cpp": "int tune() { return 5; }\n",
+    }
+
+    def errors(self, **changed: str) -> str:
+        """What it says of the files, with the functions named renamed."""
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            (root / "include").mkdir()
+            shutil.copy(HERE.parents[1] / ".clang-tidy", root)
+            for name, text in self.FILES.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                for old, new in changed.items():
+                    text = text.replace(f"{old}()", f"{new}()")
+                (root / name).write_text(text)
+            for git in (["init", "--quiet"], ["add", "."]):
+                subprocess.run(["git", *git], cwd=root, check=True)
+            done = subprocess.run(["bash", HERE / "tidy.sh", "clang-tidy", root / "build"],
+                                  cwd=root, capture_output=True, text=True)  # fmt: skip
+            self.assertEqual(done.returncode != 0, "error:" in done.stderr, done.stderr)
+            return done.stderr
+
+    def test_every_file_of_a_batch_and_every_header(self) -> None:
+        self.assertEqual(self.errors(), "")
+        for name in ("first", "second", "a", "core", "sm90", "tune"):
+            self.assertIn(f"'{name.upper()}'", self.errors(**{name: name.upper()}))
 
 
 class Links(unittest.TestCase):
