@@ -22,7 +22,7 @@ target_compile_options(sluice_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>
   $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno>)
 if(CMAKE_UNITY_BUILD)  # whose batches include sources, so that gcc takes those for headers
-  target_compile_options(sluice_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  target_compile_options(sluice_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()
 if(SLUICE_SANITIZE)
   target_compile_options(sluice_options INTERFACE
