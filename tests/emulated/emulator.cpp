@@ -49,6 +49,18 @@ struct Copy {
   bool valid;
 };
 
+// A thread's copies, and the mbarrier that they arrive at.
+struct Landing {
+  std::vector<Copy> copies;
+  std::uint32_t barrier;
+};
+
+struct Mbarrier {
+  unsigned arrivals = 0;
+  unsigned missing = 0;  // of the phase
+  unsigned phases = 0;
+};
+
 // Threads that wait for each other.
 struct Barrier {
   unsigned arrived = 0;
@@ -85,6 +97,9 @@ struct Cta {
   std::vector<Warp> warps;
   Barrier barrier;
   Barrier named[kNamedBarriers];
+  std::map<std::uint32_t, Mbarrier> mbarriers;
+  unsigned phases = 0;  // of all mbarriers
+  std::vector<Landing> landings;
   std::jmp_buf scheduler;
   Fiber* running = nullptr;
   bool moved = false;  // a fiber has passed a barrier, or ended, in this round
@@ -154,6 +169,8 @@ void prepare(unsigned threads) {
   cta.warps.assign((threads + kWarpSize - 1) / kWarpSize, {});
   cta.barrier = {};
   std::fill(std::begin(cta.named), std::end(cta.named), Barrier{});
+  cta.mbarriers.clear();
+  cta.landings.clear();
   cta.running_threads = threads;
   for (unsigned i = 0; i < threads; ++i) {
     Fiber& fiber = *cta.fibers[i];
@@ -182,8 +199,31 @@ void run_warp(Warp& warp) {
   } while (cta.moved && cta.failure.empty());
 }
 
+void land(const std::vector<Copy>& copies) {
+  for (const Copy& copy : copies) {
+    char* const to = shared_at(copy.to, 16);
+    if (copy.valid) {
+      std::memcpy(to, copy.from, 16);
+    } else {
+      std::memset(to, 0, 16);
+    }
+  }
+}
+
+// About half of the copies that nobody waits for by itself, in random order.
+void land_some(std::mt19937& random) {
+  std::shuffle(cta.landings.begin(), cta.landings.end(), random);
+  for (std::size_t left = (cta.landings.size() + 1) / 2; left > 0; --left) {
+    const Landing last = std::move(cta.landings.back());
+    cta.landings.pop_back();
+    land(last.copies);
+    arrive(last.barrier);
+  }
+}
+
 unsigned barriers_passed() {
-  return std::accumulate(std::begin(cta.named), std::end(cta.named), cta.barrier.passed,
+  return std::accumulate(std::begin(cta.named), std::end(cta.named),
+                         cta.barrier.passed + cta.phases,
                          [](unsigned sum, const Barrier& b) { return sum + b.passed; });
 }
 
@@ -200,7 +240,9 @@ void run_cta(std::mt19937& random) {
     std::shuffle(order.begin(), order.end(), random);
     const unsigned passed = barriers_passed();
     for (const std::size_t i : order) run_warp(cta.warps[i]);
-    if (barriers_passed() == passed && cta.running_threads > 0 && cta.failure.empty()) {
+    if (!cta.landings.empty()) {
+      land_some(random);
+    } else if (barriers_passed() == passed && cta.running_threads > 0 && cta.failure.empty()) {
       cta.failure = "threads wait for each other for ever";
     }
   }
@@ -224,6 +266,9 @@ Status run(dim3 grid, dim3 block, std::size_t smem_bytes, const std::function<vo
     for (char* const smem : kArrays) std::memset(smem, kPoison, poisoned);
     prepare(block.x);
     run_cta(random);
+    if (cta.failure.empty() && !cta.landings.empty()) {
+      cta.failure = "the CTA ends with copies that nobody has waited for";
+    }
     for (const char* const smem : kArrays) {
       if (cta.failure.empty() && wrote_after_its_end(smem)) {
         cta.failure = "shared memory after the CTA's is written";
@@ -321,16 +366,40 @@ void commit_copies() { cta.running->groups.emplace_back(); }
 void wait_for_copies(int pending) {
   auto& groups = cta.running->groups;
   while (groups.size() > static_cast<std::size_t>(pending) + 1) {
-    for (const Copy& copy : groups.front()) {
-      char* const to = shared_at(copy.to, 16);
-      if (copy.valid) {
-        std::memcpy(to, copy.from, 16);
-      } else {
-        std::memset(to, 0, 16);
-      }
-    }
+    land(groups.front());
     groups.pop_front();
   }
+}
+
+void init_mbarrier(std::uint32_t barrier, unsigned arrivals) {
+  static_cast<void>(shared_at(barrier, 8));
+  cta.mbarriers[barrier] = {arrivals, arrivals, 0};
+}
+
+void arrive(std::uint32_t barrier) {
+  const auto found = cta.mbarriers.find(barrier);
+  if (found == cta.mbarriers.end()) fail("an arrival at no mbarrier");
+  Mbarrier& b = found->second;
+  if (--b.missing > 0) return;
+  b.missing = b.arrivals;
+  ++b.phases;
+  ++cta.phases;
+  cta.moved = true;
+}
+
+void wait_for_phase(std::uint32_t barrier, unsigned parity) {
+  const auto found = cta.mbarriers.find(barrier);
+  if (found == cta.mbarriers.end()) fail("a wait for no mbarrier");
+  while (found->second.phases % 2 == parity) yield();
+}
+
+void arrive_after_copies(std::uint32_t barrier) {
+  Landing landing{{}, barrier};
+  for (const auto& group : cta.running->groups) {
+    landing.copies.insert(landing.copies.end(), group.begin(), group.end());
+  }
+  cta.running->groups.assign(1, {});
+  cta.landings.push_back(std::move(landing));
 }
 
 }  // namespace emulator

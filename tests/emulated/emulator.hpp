@@ -25,7 +25,7 @@
 namespace sluice::emulator {
 
 /// Runs grid x block threads, each calling `kernel`. Errors: kInternal where threads wait for each
-/// other for ever, where one ends with copies that it has not waited for, for addresses of
+/// other for ever, where one ends with copies that nobody has waited for, for addresses of
 /// cp.async, ldmatrix and __ldcg that are not aligned or of no memory, and where something is
 /// written after the CTA's shared memory.
 Status run(dim3 grid, dim3 block, std::size_t smem_bytes, const std::function<void()>& kernel);
@@ -69,6 +69,13 @@ void copy_later(std::uint32_t to, const void* from, bool valid);
 void commit_copies();
 void wait_for_copies(int pending);
 
+/// mbarriers, by their address, and the arrival of all of a thread's copies so far, which land at
+/// any time after it.
+void init_mbarrier(std::uint32_t barrier, unsigned arrivals);
+void arrive(std::uint32_t barrier);
+void wait_for_phase(std::uint32_t barrier, unsigned parity);
+void arrive_after_copies(std::uint32_t barrier);
+
 }  // namespace sluice::emulator
 
 // What nvcc declares by itself.
@@ -105,13 +112,20 @@ void __stcg(T* to, const T& value) {
 inline float rsqrtf(float v) { return 1.0F / std::sqrt(v); }
 
 namespace sluice::emulator {
-// What `from(lane)` says for this lane, of the values of all.
-template <class T, class From>
-T exchanged(T value, const From& from) {
+// Of the values of all lanes that of lane `source`, which each lane names for itself.
+template <class T>
+T exchanged(T value, int source) {
+  struct Lane {
+    T value;
+    int source;
+  };
+  const Lane own{value, source};
   T out;
-  together(&value, sizeof(T), &out, sizeof(T), [&](const char* in, char* to) {
+  together(&own, sizeof(own), &out, sizeof(T), [](const char* in, char* to) {
+    Lane lanes[32];
+    std::memcpy(lanes, in, sizeof(lanes));
     for (int lane = 0; lane < 32; ++lane) {
-      std::memcpy(to + lane * sizeof(T), in + from(lane) * sizeof(T), sizeof(T));
+      std::memcpy(to + lane * sizeof(T), &lanes[lanes[lane].source].value, sizeof(T));
     }
   });
   return out;
@@ -120,9 +134,9 @@ T exchanged(T value, const From& from) {
 
 template <class T>
 T __shfl_sync(unsigned /*all*/, T value, int source) {
-  return sluice::emulator::exchanged(value, [source](int /*lane*/) { return source; });
+  return sluice::emulator::exchanged(value, source);
 }
 template <class T>
 T __shfl_xor_sync(unsigned /*all*/, T value, int distance) {
-  return sluice::emulator::exchanged(value, [distance](int lane) { return lane ^ distance; });
+  return sluice::emulator::exchanged(value, static_cast<int>(threadIdx.x % 32) ^ distance);
 }

@@ -70,6 +70,41 @@ TEST(Emulator, CopiesArriveWhenTheyAreWaitedFor) {
             "ok");
 }
 
+// Threads of two warps copy a word each, one of a third waits for both.
+TEST(Emulator, CopiesArriveAtMbarriers) {
+  const std::array<unsigned, 4> from{1, 2, 3, 4};
+  const auto run_with = [&](bool wait) {
+    return message_of([&, wait] {
+      auto& barrier = *reinterpret_cast<std::uint64_t*>(cuda::sm80::smem + 64);
+      if (threadIdx.x == 0) cuda::ptx::mbarrier_init(barrier, 2);
+      __syncthreads();
+      const unsigned warp = threadIdx.x / 32;
+      if (threadIdx.x % 32 != 0 || warp > 2) return;
+      if (warp == 2) {
+        if (wait) cuda::ptx::mbarrier_wait(barrier, 0);
+        unsigned value = 0;
+        std::memcpy(&value, cuda::sm80::smem + 16, sizeof(value));
+        EXPECT_EQ(value, wait ? 1U : 0xFFFFFFFFU);
+        return;
+      }
+      const std::uint32_t to = cuda::ptx::shared_address(cuda::sm80::smem) + warp * 16;
+      cuda::ptx::cp_async_16(to, from.data(), true);
+      cuda::ptx::cp_async_arrive(barrier);
+    });
+  };
+  EXPECT_EQ(run_with(true), "ok");
+  EXPECT_EQ(run_with(false),
+            "emulator: CTA 0: the CTA ends with copies that nobody has waited for");
+  EXPECT_EQ(message_of([] {
+              auto& barrier = *reinterpret_cast<std::uint64_t*>(cuda::sm80::smem);
+              if (threadIdx.x == 0) cuda::ptx::mbarrier_init(barrier, 2);
+              __syncthreads();
+              if (threadIdx.x == 1) cuda::ptx::mbarrier_arrive(barrier);
+              cuda::ptx::mbarrier_wait(barrier, 0);
+            }),
+            "emulator: CTA 0: threads wait for each other for ever");
+}
+
 TEST(Emulator, CountsBankConflicts) {
   const auto conflicts_of = [](std::uint32_t pitch) {
     EXPECT_EQ(message_of([pitch] {

@@ -84,6 +84,19 @@ TEST(EmulatedB200, TheGateIsRight) {
   }
 }
 
+// So few SMs that each has several blocks of rows, and k goes round in the rings.
+TEST(EmulatedTwoSms, DecodeIsRight) {
+  Device device = described("a100");
+  device.sm_count = 2;
+  emulator::EmulatedRig rig(device);
+  for (const char* text :
+       {"3x1608x104:gate_up:bias", "14x72x1608:down:residual", "24x1608x136:gate_up:interleaved3",
+        "32x136x1608:down:bias_down:fp16", "48x1608x136:gate_up:fp16", "64x264x1608:down",
+        "49x1608x72:gate_up:concat+up_first"}) {
+    EXPECT_GE(expect_right(harness::parse_case(text).value(), rig).size(), 4U);
+  }
+}
+
 // 99 KiB of shared memory a block.
 TEST(EmulatedRtx4090, IsRight) {
   emulator::EmulatedRig rig(described("rtx4090"));

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/mbarrier.cuh"
+
 namespace sluice::cuda::ptx {
 
 /// Copies 16 bytes past L1, or writes 16 zero bytes where not `valid` (the source is not read
@@ -24,6 +26,14 @@ __device__ __forceinline__ void cp_async_commit() {
 template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Arrives at a barrier once all copies that this thread has issued have landed: one of the
+/// arrivals that it was initialised with.
+__device__ __forceinline__ void cp_async_arrive(std::uint64_t& barrier) {
+  asm volatile(
+      "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier))
+      : "memory");
 }
 
 }  // namespace sluice::cuda::ptx

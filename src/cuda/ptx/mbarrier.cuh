@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mbarrier: barriers in shared memory that count arrivals and bytes. sm_90.
+// mbarrier: barriers in shared memory that count arrivals, and on sm_90 bytes. sm_80.
 // Source: PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 #pragma once
 
@@ -12,7 +12,8 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
 }
 
 /// A barrier whose phase completes after `arrivals` arrivals and all announced bytes. One thread;
-/// then fence_mbarrier_init() and a CTA (or cluster) barrier before anyone uses it.
+/// then a CTA (or cluster) barrier before anyone uses it, and before that fence_mbarrier_init()
+/// where the copy engine or the cluster does.
 __device__ __forceinline__ void mbarrier_init(std::uint64_t& barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)),
                "r"(arrivals)
@@ -39,11 +40,17 @@ __device__ __forceinline__ void mbarrier_arrive_expect_bytes(std::uint64_t& barr
       : "memory");
 }
 
+// Of sm_90, which suspends the thread for a while; of sm_80, which answers at once.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define SLUICE_ASK "test_wait"
+#else
+#define SLUICE_ASK "try_wait"
+#endif
 #define SLUICE_TRY_WAIT(order)                     \
   asm volatile(                                    \
       "{\n"                                        \
       ".reg .pred p;\n"                            \
-      "mbarrier.try_wait.parity" order             \
+      "mbarrier." SLUICE_ASK ".parity" order       \
       ".shared::cta.b64 p, [%1], %2;\n"            \
       "selp.u32 %0, 1, 0, p;\n"                    \
       "}\n"                                        \
@@ -76,5 +83,6 @@ __device__ __forceinline__ void mbarrier_wait(std::uint64_t& barrier, std::uint3
 }
 
 #undef SLUICE_TRY_WAIT
+#undef SLUICE_ASK
 
 }  // namespace sluice::cuda::ptx

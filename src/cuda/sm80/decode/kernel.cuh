@@ -2,18 +2,20 @@
 // gate_up and linear for up to 64 tokens on Ampere and newer: weights stream once from memory
 // through rings of cp.async, tokens are the columns of mma.sync. Drawing: docs/kernels/sm80.md.
 //
-// roles       a group of warps is alone with its ring and its units of K (64 columns): its threads
-//             copy a stage, its warps multiply 16 or 32 rows each by all tokens. No group waits for
-//             another before a block's end
-// shared      exchange | groups x stages x { weight rows x 128 bytes | tokens x 128 bytes }
-// barriers    named 1 + group, once a stage: every copy of this stage has landed, and everybody has
-//             read the stage before, which the next copies fill; __syncthreads twice a pass of a
-//             block's end, around what the groups write and read of each other
+// roles       a group of warps is alone with its ring and its units of K (64 columns): its copying
+//             warps fill a stage with a unit, its others multiply 16 or 32 rows each by all tokens.
+//             No group waits for another before a block's end
+// shared      exchange | groups x stages x { weight rows x 128 bytes | tokens x 128 bytes } |
+//             groups x stages x { full, empty }
+// barriers    full: each copying thread arrives once its copies have landed. empty: each
+//             multiplying warp that has read the stage. Named 1, the multiplying warps, twice a
+//             pass of a block's end, around what the groups write and read of each other
 // outside     slots of rows or tokens that do not exist are neither copied nor stored: what lies in
 //             them meets no other row or token. Columns from k on are zeros in both operands
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 
 #include "cuda/host/launch.hpp"
 #include "cuda/ptx/cp_async.cuh"
@@ -35,9 +37,10 @@ struct Config {
   static constexpr int kTokens = kTiling.tokens;
   static constexpr int kRows = kTiling.rows;
   static constexpr int kGroups = kTiling.groups;
-  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kMathThreads = kWarps * 32;
+  static constexpr int kCopyThreads = copy_warps(kTiling) * 32 / kGroups;  // of a group
+  static constexpr int kThreads = kMathThreads + copy_warps(kTiling) * 32;
   static constexpr int kRowWarps = kWarps / kGroups;  // of a group
-  static constexpr int kGroupThreads = kThreads / kGroups;
   static constexpr int kWarpRows = kRows / kRowWarps;
   static constexpr int kMmas = kWarpRows / kMmaRows;
   static constexpr int kSlices = kTokens / kSliceTokens;
@@ -46,55 +49,62 @@ struct Config {
   static constexpr int kPassTiles = pass_tiles(kTiling);
   static constexpr int kRowBytes = kUnitColumns * 2;
   static constexpr int kChunks = kRowBytes / 16;
-  static constexpr int kCopyRows = kGroupThreads / kChunks;  // rows that a group copies at once
+  static constexpr int kCopyRows = kCopyThreads / kChunks;  // rows that a group copies at once
   static constexpr int kWeightCopies = kRows / kCopyRows;
   static constexpr int kTokenCopies = (kTokens + kCopyRows - 1) / kCopyRows;
+  // Tokens in the last quarter of slices are multiplied only where there are some.
+  static constexpr int kSureSlices = kSlices < 4 ? kSlices : kSlices - kSlices / 4;
   static constexpr int kStageBytes = stage_bytes(kTiling) / kGroups;  // of one group
   static constexpr int kExchangeBytes = exchange_bytes(kTiling);
   static_assert(kWarpRows % kMmaRows == 0 && kRows % kCopyRows == 0 && kSlices % kPassSlices == 0);
-  static_assert(kCopyRows % 8 == 0, "all copies of a thread go to rows of one chunk_at()");
 };
 
-// Waits until at most `pending` of this thread's groups of copies are under way. The instruction
-// takes a constant; how deep a ring is depends on the device.
-__device__ __forceinline__ void wait_for_copies(int pending) {
-  static_assert(kMostStages == 12);
-  switch (pending) {
-    case 0:
-      return ptx::cp_async_wait<0>();
-    case 1:
-      return ptx::cp_async_wait<1>();
-    case 2:
-      return ptx::cp_async_wait<2>();
-    case 3:
-      return ptx::cp_async_wait<3>();
-    case 4:
-      return ptx::cp_async_wait<4>();
-    case 5:
-      return ptx::cp_async_wait<5>();
-    case 6:
-      return ptx::cp_async_wait<6>();
-    case 7:
-      return ptx::cp_async_wait<7>();
-    case 8:
-      return ptx::cp_async_wait<8>();
-    case 9:
-      return ptx::cp_async_wait<9>();
-    default:
-      return ptx::cp_async_wait<10>();
+// A ring as its group goes round in it.
+template <class Cfg>
+struct Ring {
+  std::uint32_t stages;     // where they begin in shared memory
+  std::uint64_t* barriers;  // full and empty of each
+  int count;
+  int stage = 0;
+  std::uint32_t lap = 0;  // its parity is that of the stage's phase
+
+  __device__ __forceinline__ Ring(const Params& p, char* smem, int group)
+      : stages(ptx::shared_address(smem) + Cfg::kExchangeBytes +
+               group * p.stages * Cfg::kStageBytes),
+        barriers(barriers_of(p, smem) + group * p.stages * 2),
+        count(p.stages) {}
+
+  // Of all groups.
+  [[nodiscard]] static __device__ __forceinline__ std::uint64_t* barriers_of(const Params& p,
+                                                                             char* smem) {
+    return reinterpret_cast<std::uint64_t*>(smem + Cfg::kExchangeBytes +
+                                            Cfg::kGroups * p.stages * Cfg::kStageBytes);
   }
-}
+
+  [[nodiscard]] __device__ __forceinline__ std::uint64_t& full() const {
+    return barriers[stage * 2];
+  }
+  [[nodiscard]] __device__ __forceinline__ std::uint64_t& empty() const {
+    return barriers[stage * 2 + 1];
+  }
+
+  __device__ __forceinline__ void advance() {
+    if (++stage < count) return;
+    stage = 0;
+    ++lap;
+  }
+};
 
 // Which part of the launch's work is this CTA's, and which of that this thread's group has.
 template <class Cfg>
 struct Place {
   int cta_group = static_cast<int>(blockIdx.x);  // of CTAs that share rows
   int rank = 0;                                  // in it
-  int group = static_cast<int>(threadIdx.x) / Cfg::kGroupThreads;
+  int group;
   int first;  // units of K of this group of warps: first, first + kGroups, ...
   int units;  // how many of them a block has
 
-  __device__ __forceinline__ explicit Place(const Params& p) {
+  __device__ __forceinline__ Place(const Params& p, int own_group) : group(own_group) {
     if (p.split > 1) {
       cta_group = static_cast<int>(blockIdx.x) / p.split;
       rank = static_cast<int>(blockIdx.x) % p.split;
@@ -105,68 +115,76 @@ struct Place {
   }
 };
 
-// This thread's copies: the same column of chunks in every kCopyRows-th row of a stage, block after
-// block.
+// Where the rows begin that this thread copies, every kCopyRows-th; null for none. A row's place
+// may take a division: each lane finds a few for its warp. NOTE: a launch fetches its code from
+// memory. Rows that each thread found for itself took 1 us.
+template <class Cfg, int kCopies, class At>
+__device__ __forceinline__ void find_rows(const char* (&rows)[kCopies], const At& at) {
+  constexpr int kWarpRows = 32 / Cfg::kChunks;  // that a warp copies at once
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) % Cfg::kCopyThreads / 32;
+  unsigned long long found[(kCopies * kWarpRows + 31) / 32];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(std::size(found)); ++i) {
+    const int index = i * 32 + lane;
+    const int row = index / kWarpRows * Cfg::kCopyRows + warp * kWarpRows + index % kWarpRows;
+    found[i] = reinterpret_cast<unsigned long long>(at(row));
+  }
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    const int index = i * kWarpRows + lane / Cfg::kChunks;
+    rows[i] = reinterpret_cast<const char*>(
+        __shfl_sync(0xFFFFFFFFU, found[i * kWarpRows / 32], index % 32));
+  }
+}
+
+// A copying thread: one column of chunks in every kCopyRows-th row of a stage.
 template <class Cfg>
-struct Copier {
-  const char* weights[Cfg::kWeightCopies];  // where the rows begin; null for none
+__device__ __forceinline__ void copy(const Params& p, char* smem) {
+  const int thread = static_cast<int>(threadIdx.x) - Cfg::kMathThreads;
+  const Place<Cfg> place(p, thread / Cfg::kCopyThreads);
+  const int first_row = thread % Cfg::kCopyThreads / Cfg::kChunks;
+  const int chunk = thread % Cfg::kChunks;
   const char* tokens[Cfg::kTokenCopies];
-  int to;         // the first row's chunk in a stage
-  int chunk;      // of the row's 128 bytes
-  int block = 0;  // to be copied next
-  int unit = 0;   // of that
-
-  __device__ __forceinline__ Copier(const Params& p, const Place<Cfg>& place) {
-    const int thread = static_cast<int>(threadIdx.x) % Cfg::kGroupThreads;
-    const int row = thread / Cfg::kChunks;
-    chunk = thread % Cfg::kChunks;
-    to = chunk_at(row, chunk);
-#pragma unroll
-    for (int i = 0; i < Cfg::kTokenCopies; ++i) {
-      const int token = row + i * Cfg::kCopyRows;
-      tokens[i] = token < p.m ? p.x.at(token) : nullptr;
-    }
-    if (place.units == 0) block = p.shares.blocks;  // none of K is left for this group
-    if (block < p.shares.blocks) find_rows(p, place);
-  }
-
-  __device__ __forceinline__ void find_rows(const Params& p, const Place<Cfg>& place) {
-    const UnitRange units = p.shares.block(place.cta_group, block);
-    const int row = static_cast<int>(threadIdx.x) % Cfg::kGroupThreads / Cfg::kChunks;
-#pragma unroll
-    for (int i = 0; i < Cfg::kWeightCopies; ++i) {
-      const SlotRow slot = slot_row(row + i * Cfg::kCopyRows, Cfg::kGated);
+  find_rows<Cfg>(tokens, [&](int i) { return i < p.m ? p.x.at(i) : nullptr; });
+  Ring<Cfg> ring(p, smem, place.group);
+  // Rows that are eight apart have a chunk at one place: of these two follow all.
+  const int at[] = {chunk_at(first_row, chunk), chunk_at(first_row + Cfg::kCopyRows, chunk)};
+  const auto to = [&](std::uint32_t rows, int i) {
+    return rows + at[i % 2] + i / 2 * 2 * Cfg::kCopyRows * Cfg::kRowBytes;
+  };
+#pragma unroll 1
+  for (int block = 0; block < p.shares.blocks; ++block) {
+    const UnitRange rows = p.shares.block(place.cta_group, block);
+    const char* weights[Cfg::kWeightCopies];
+    find_rows<Cfg>(weights, [&](int i) {
+      const SlotRow slot = slot_row(i, Cfg::kGated);
       const tile::Rows& w = p.w[Cfg::kGated && slot.up ? 1 : 0];
-      weights[i] = slot.unit < units.size() ? w.at(units.begin + slot.unit) : nullptr;
-    }
-  }
-
-  // The next stage's copies, and their group; an empty one behind the last.
-  __device__ __forceinline__ void fill(const Params& p, const Place<Cfg>& place,
-                                       std::uint32_t stage) {
-    if (block < p.shares.blocks) {
+      return slot.unit < rows.size() ? w.at(rows.begin + slot.unit) : nullptr;
+    });
+    if (block == 0) __syncthreads();  // the barriers are there
+#pragma unroll 1
+    for (int unit = 0; unit < place.units; ++unit) {
       const int column = (place.first + unit * Cfg::kGroups) * kUnitColumns + chunk * 8;
-      const long long at = static_cast<long long>(column) * 2;
+      const long long bytes = static_cast<long long>(column) * 2;
       const bool inside = column < p.k;
+      const std::uint32_t stage = ring.stages + ring.stage * Cfg::kStageBytes;
+      if (ring.lap > 0) ptx::mbarrier_wait(ring.empty(), (ring.lap - 1) & 1);
 #pragma unroll
       for (int i = 0; i < Cfg::kWeightCopies; ++i) {
         if (weights[i] == nullptr) continue;
-        ptx::cp_async_16(stage + to + i * Cfg::kCopyRows * Cfg::kRowBytes, weights[i] + at, inside);
+        ptx::cp_async_16(to(stage, i), weights[i] + bytes, inside);
       }
 #pragma unroll
       for (int i = 0; i < Cfg::kTokenCopies; ++i) {
         if (tokens[i] == nullptr) continue;
-        ptx::cp_async_16(stage + to + (Cfg::kRows + i * Cfg::kCopyRows) * Cfg::kRowBytes,
-                         tokens[i] + at, inside);
+        ptx::cp_async_16(to(stage + Cfg::kRows * Cfg::kRowBytes, i), tokens[i] + bytes, inside);
       }
-      if (++unit == place.units) {
-        unit = 0;
-        if (++block < p.shares.blocks) find_rows(p, place);
-      }
+      ptx::cp_async_arrive(ring.full());
+      ring.advance();
     }
-    ptx::cp_async_commit();
   }
-};
+}
 
 // A warp's sums. Of tile (i, s) a lane has rows g and g + 8 of mma i, tokens 2q and 2q + 1 of slice
 // s, g = lane / 4 and q = lane % 4.
@@ -177,7 +195,7 @@ using Sums = float[Cfg::kMmas][Cfg::kSlices][4];
 // this lane reads first of this warp's rows and of the tokens.
 template <class Cfg>
 __device__ __forceinline__ void multiply(std::uint32_t weights, std::uint32_t tokens,
-                                         Sums<Cfg>& d) {
+                                         bool all_slices, Sums<Cfg>& d) {
   using Element = typename Cfg::Element;
 #pragma unroll
   for (int span = 0; span < 2; ++span) {
@@ -192,6 +210,7 @@ __device__ __forceinline__ void multiply(std::uint32_t weights, std::uint32_t to
     }
 #pragma unroll
     for (int s = 0; s < Cfg::kSlices; ++s) {
+      if (s == Cfg::kSureSlices && !all_slices) break;
       std::uint32_t b[4];  // of both steps
       ptx::ldmatrix_x4(b, (tokens ^ (span * 64)) + s * kSliceTokens * Cfg::kRowBytes);
 #pragma unroll
@@ -263,6 +282,12 @@ __device__ __forceinline__ void add(float4& sum, const float4& v) {
   sum.w += v.w;
 }
 
+// What a group leaves for the others, or a warp alone for itself.
+template <class Cfg>
+__device__ __forceinline__ void wait_for_groups() {
+  if constexpr (Cfg::kGroups > 1) ptx::named_barrier_sync(1, Cfg::kMathThreads);
+}
+
 // The end of a block. A pass's tiles are dealt to the groups, and a warp finishes its own for the
 // same rows of all groups: `finish(i, j, v)` has tile j of pass i. Groups are added in order.
 template <class Cfg, class Finish>
@@ -275,7 +300,7 @@ __device__ __forceinline__ void exchange(const Params& p, float4* shared, int gr
 #pragma unroll 1
   for (int pass = 0; pass < Cfg::kPasses; ++pass) {
     if (pass * Cfg::kPassSlices * kSliceTokens >= p.m) break;
-    __syncthreads();  // what the last pass left is read
+    wait_for_groups<Cfg>();  // what the last pass left is read
 #pragma unroll
     for (int i = 0; i < Cfg::kMmas; ++i) {
 #pragma unroll
@@ -290,7 +315,7 @@ __device__ __forceinline__ void exchange(const Params& p, float4* shared, int gr
         for (int c = 0; c < 4; ++c) d[i][s][c] = d[i][s + Cfg::kPassSlices][c];
       }
     }
-    __syncthreads();  // all groups' sums are there
+    wait_for_groups<Cfg>();  // all groups' sums are there
 #pragma unroll 1
     for (int tile = group; tile < Cfg::kPassTiles; tile += Cfg::kGroups) {
       float4 sum = shared[at(0, tile)];
@@ -342,9 +367,9 @@ __device__ __forceinline__ bool is_last(const Params& p, int cta_group) {
 }
 
 template <class Cfg>
-__device__ __forceinline__ void finish_block(const Params& p, const Place<Cfg>& place, int block,
-                                             int row_warp, float4* shared, Sums<Cfg>& d) {
-  const UnitRange units = p.shares.block(place.cta_group, block);
+__device__ __forceinline__ void finish_block(const Params& p, const Place<Cfg>& place,
+                                             const UnitRange& units, int row_warp, float4* shared,
+                                             Sums<Cfg>& d) {
   if (p.split == 1) {
     exchange<Cfg>(p, shared, place.group, row_warp, d, [&](int pass, int tile, const float4& v) {
       store_tile<Cfg>(p, units, placed<Cfg>(row_warp, pass, tile, v));
@@ -389,39 +414,56 @@ __device__ __forceinline__ void finish_block(const Params& p, const Place<Cfg>& 
   }
 }
 
+// A multiplying warp.
 template <class Cfg>
-__global__ void __launch_bounds__(Cfg::kThreads, 1) decode(const __grid_constant__ Params p) {
-  extern __shared__ __align__(128) char smem[];
-  const Place<Cfg> place(p);
+__device__ __forceinline__ void multiply_blocks(const Params& p, char* smem) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row_warp = static_cast<int>(threadIdx.x) / 32 % Cfg::kRowWarps;
-  const int ring_bytes = p.stages * Cfg::kStageBytes;
-  const std::uint32_t ring =
-      ptx::shared_address(smem) + Cfg::kExchangeBytes + place.group * ring_bytes;
-  Copier<Cfg> copier(p, place);
-  for (int i = 0; i < p.stages - 1; ++i) {
-    copier.fill(p, place, ring + i * Cfg::kStageBytes);
-  }
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int row_warp = warp % Cfg::kRowWarps;
+  const Place<Cfg> place(p, warp / Cfg::kRowWarps);
+  const bool all_slices = p.m > Cfg::kSureSlices * kSliceTokens;
+  Ring<Cfg> ring(p, smem, place.group);
   // Of a step's four matrices of 8 x 8 weights, rows 0, 8, 0, 8 and columns 0, 0, 8, 8 of 16 x 16;
   // of a span's of tokens, columns 0, 8, 16, 24.
-  const std::uint32_t weights = ring + chunk_at(row_warp * Cfg::kWarpRows + lane % 16, lane / 16);
-  const std::uint32_t tokens = ring + Cfg::kRows * Cfg::kRowBytes + chunk_at(lane % 8, lane / 8);
-  int stage = 0;                               // bytes from the ring's start
-  int filled = ring_bytes - Cfg::kStageBytes;  // the stage before it, which is filled next
+  const std::uint32_t weights =
+      ring.stages + chunk_at(row_warp * Cfg::kWarpRows + lane % 16, lane / 16);
+  const std::uint32_t tokens =
+      ring.stages + Cfg::kRows * Cfg::kRowBytes + chunk_at(lane % 8, lane / 8);
 #pragma unroll 1
   for (int block = 0; block < p.shares.blocks; ++block) {
+    const UnitRange rows = p.shares.block(place.cta_group, block);
+    const bool has_rows = slot_row(row_warp * Cfg::kWarpRows, Cfg::kGated).unit < rows.size();
     Sums<Cfg> d = {};
 #pragma unroll 1
     for (int unit = 0; unit < place.units; ++unit) {
-      wait_for_copies(p.stages - 2);
-      ptx::named_barrier_sync(1 + place.group, Cfg::kGroupThreads);
-      copier.fill(p, place, ring + filled);
-      multiply<Cfg>(weights + stage, tokens + stage, d);
-      filled = stage;
-      stage += Cfg::kStageBytes;
-      if (stage == ring_bytes) stage = 0;
+      const int stage = ring.stage * Cfg::kStageBytes;
+      ptx::mbarrier_wait(ring.full(), ring.lap & 1);
+      if (has_rows) multiply<Cfg>(weights + stage, tokens + stage, all_slices, d);
+      __syncwarp();  // all lanes have read it
+      if (lane == 0) ptx::mbarrier_arrive(ring.empty());
+      ring.advance();
     }
-    finish_block<Cfg>(p, place, block, row_warp, reinterpret_cast<float4*>(smem), d);
+    finish_block<Cfg>(p, place, rows, row_warp, reinterpret_cast<float4*>(smem), d);
+  }
+}
+
+template <class Cfg>
+__global__ void __launch_bounds__(Cfg::kThreads, 1) decode(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) char smem[];
+  if (threadIdx.x % 32 == 0) {
+    std::uint64_t* const barriers = Ring<Cfg>::barriers_of(p, smem);
+    // NOTE: a warp's lanes would take turns at it.
+    for (auto i = static_cast<int>(threadIdx.x) / 32; i < Cfg::kGroups * p.stages;
+         i += Cfg::kThreads / 32) {
+      ptx::mbarrier_init(barriers[i * 2], Cfg::kCopyThreads);
+      ptx::mbarrier_init(barriers[i * 2 + 1], Cfg::kRowWarps);
+    }
+  }
+  if (threadIdx.x >= Cfg::kMathThreads) {
+    copy<Cfg>(p, smem);
+  } else {
+    __syncthreads();  // the barriers are there
+    multiply_blocks<Cfg>(p, smem);
   }
 }
 

@@ -22,8 +22,8 @@ using sm80::decode::Tiling;
 using ll = long long;
 
 // Every number of tokens has a tiling that fits: 64 rows and 64 tokens need the most of these.
-constexpr int kLeastSmem = sm80::decode::smem_bytes(
-    {.tokens = 64, .rows = 64, .groups = 2, .stages = sm80::decode::kLeastStages});
+constexpr int kLeastSmem =
+    sm80::decode::smem_bytes({.tokens = 64, .rows = 64, .groups = 4, .stages = 1});
 
 Shape shape_of(const Problem& p, const Device& device) {
   const bool gated = p.op == Op::kGateUp;

@@ -13,17 +13,31 @@ constexpr int kSplits[] = {1, 2, 4};
 // With fewer units of K a CTA, what the exchange costs outweighs what the split saves.
 constexpr int kLeastSplitUnits = 8;
 
-// Bytes under way that an SM needs where its memory is loaded: the wait of some microseconds times
-// what it takes in. A100 and smaller need half of it, which then costs no tiling anything.
-constexpr double kFlight = 64 * 1024;
+// What follows is of an H200, whose memory gives an SM 34 bytes a ns: times, as what it takes in
+// meanwhile. An A100's gives 19 and has 163 KiB of shared memory for it, an RTX 4090's 8 and 99
+// KiB: as their shared memory's square.
+double intake_of(const Shape& shape) noexcept {
+  const double share = shape.smem_per_block_bytes / (227.0 * 1024);
+  return std::min(share * share, 1.0);
+}
 
-// What an SM takes in while a group waits for a stage, copies the next and multiplies: 600 cycles
-// and 4 a token, at 8 to 20 bytes each. A round of stages of fewer bytes waits for that.
-constexpr double kRound = 9 * 1024;
-constexpr double kRoundToken = 64;
+// Fitted to 734 launches at 245 shapes. Bytes under way that an SM needs where its memory is
+// loaded.
+constexpr double kFlight = 62 * 1024;
+// A group waits for a stage and multiplies it. A round of stages of fewer bytes waits for that.
+constexpr double kRound = 8 * 1024;
+constexpr double kRoundToken = 24;
+constexpr double kL2 = 0.48;  // of a byte from L2
+constexpr double kToken = 0.06;
+constexpr double kBlockEnd = 22 * 1024;
+constexpr double kFixUp = 76 * 1024;
+constexpr double kPartial = 1.5;  // of a byte of partial sums
+constexpr double kIdle = 0.09;    // of a stage's rows
 
-int stages_of(const Tiling& t, int smem) noexcept {
-  return std::min((smem - exchange_bytes(t)) / stage_bytes(t), kMostStages);
+int stages_of(const Tiling& base, int smem) noexcept {
+  Tiling t = base;
+  for (t.stages = kMostStages; t.stages > 0 && smem_bytes(t) > smem;) --t.stages;
+  return t.stages;
 }
 
 bool divides(const Tiling& t, const Shape& shape) noexcept {
@@ -42,21 +56,15 @@ double cost(const Shape& shape, const Tiling& t) noexcept {
   const double tokens = 2.0 * columns * static_cast<double>(shape.m) * shares.blocks;
   const double stage_rows = static_cast<double>(rows) / shares.blocks;
   const double round = t.groups * kUnitColumns * 2 * stage_rows;
-  const double flight = (t.stages - 1) * round;
+  const double flight = (t.stages > 1 ? t.stages - 1 : 0.5) * round;  // one: half is being read
   const double least_round = kRound + kRoundToken * static_cast<double>(shape.m);
-  // L2 gives an SM 1.3 times what memory gives it on an H200, more where memory is slower; a
-  // block's end and a fix-up stop the stream for as long as so many bytes take, a fix-up for twice
-  // what the last CTA reads besides.
-  constexpr double kL2 = 0.58;
-  constexpr double kBlockEnd = 4 * 1024;
-  constexpr double kFixUp = 48 * 1024;
   const double fix_up =
-      t.split == 1 ? 0.0 : kFixUp + 2.0 * t.split * static_cast<double>(partial_bytes(t));
-  // 54 and 62 of 64 rows took 1.8 and 0.5 % longer than 31 of 32, on an H200.
-  const double idle = 1.0 + 0.1 * (1.0 - stage_rows / t.rows);
-  const double stream = std::max(weights * std::max({idle, kFlight / flight, least_round / round}),
-                                 kL2 * (weights + tokens));
-  return stream + 0.05 * tokens + kBlockEnd * shares.blocks + fix_up;
+      t.split == 1 ? 0.0 : kFixUp + kPartial * t.split * static_cast<double>(partial_bytes(t));
+  const double intake = intake_of(shape);
+  const double idle = 1.0 + kIdle * (1.0 - stage_rows / t.rows);
+  const double wait = intake * std::max(kFlight / flight, least_round / round);
+  const double stream = std::max(weights * std::max(idle, wait), intake * kL2 * (weights + tokens));
+  return stream + intake * (kToken * tokens + kBlockEnd * shares.blocks + fix_up);
 }
 
 std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {
@@ -70,7 +78,7 @@ std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {
       Tiling tiling = base;
       tiling.split = split;
       tiling.stages = stages_of(base, shape.smem_per_block_bytes);
-      if (tiling.stages < kLeastStages || !divides(tiling, shape)) continue;
+      if (tiling.stages < least_stages(base) || !divides(tiling, shape)) continue;
       // Few elements: insertion sort, which keeps ties in source order and allocates nothing.
       std::size_t at = count++;
       for (; at > 0 && cost(shape, tiling) < cost(shape, order[at - 1]); --at) {

@@ -26,9 +26,8 @@ using tile::SlotRow;
 using tile::UnitRange;
 
 inline constexpr int kMaxTokens = 64;
-inline constexpr int kWarps = 8;
+inline constexpr int kWarps = 8;         ///< that multiply
 inline constexpr int kUnitColumns = 64;  ///< of K: 128 bytes of a row, what a stage holds of it
-inline constexpr int kLeastStages = 2;
 inline constexpr int kMostStages = 12;
 inline constexpr int kMaxSplit = 4;     ///< CTAs that share rows: 1, 2 or 4
 inline constexpr int kMaxGroups = 368;  ///< of CTAs that share rows; each has two tickets
@@ -37,21 +36,25 @@ inline constexpr int kMaxGroups = 368;  ///< of CTAs that share rows; each has t
 struct Tiling {
   int tokens = 8;  ///< columns of the mma tiles: M at most
   int rows = 64;   ///< weight rows of a stage
-  int groups = 2;  ///< of warps, each with a ring and every so manieth unit of K of its own
+  int groups = 2;  ///< of warps, 4 at most, each with a ring and every so manieth unit of K
   int stages = 0;  ///< of each ring, as many as the device's shared memory holds
   int split = 1;   ///< CTAs that share rows, each a part of K
 
   friend constexpr bool operator==(const Tiling&, const Tiling&) = default;
 };
 
-/// All kernels, by tokens. A new one is a line here. 32 rows are for CTAs that own no more, whose
-/// rings would be half empty otherwise; 128 for tokens that would outweigh 64 rows.
+/// All kernels, by tokens. A new one is a line here. Few rows are for CTAs that own no more; many
+/// for tokens that would outweigh fewer. From 32 tokens on a warp has 32 rows, else 16: each reads
+/// all tokens from shared memory.
 inline constexpr Tiling kTilings[] = {
     {.tokens = 8, .rows = 64, .groups = 2},  {.tokens = 8, .rows = 32, .groups = 4},
     {.tokens = 16, .rows = 64, .groups = 2}, {.tokens = 16, .rows = 32, .groups = 4},
-    {.tokens = 32, .rows = 64, .groups = 2}, {.tokens = 32, .rows = 128, .groups = 2},
-    {.tokens = 64, .rows = 64, .groups = 2}, {.tokens = 64, .rows = 128, .groups = 2},
+    {.tokens = 32, .rows = 64, .groups = 4}, {.tokens = 32, .rows = 128, .groups = 2},
+    {.tokens = 64, .rows = 64, .groups = 4}, {.tokens = 64, .rows = 128, .groups = 2},
 };
+
+/// Warps that copy: as many as registers allow.
+[[nodiscard]] constexpr int copy_warps(const Tiling& t) noexcept { return t.tokens > 16 ? 4 : 8; }
 
 /// Tokens, in slices of eight, whose sums groups of warps exchange at once.
 [[nodiscard]] constexpr int pass_slices(const Tiling& t) noexcept {
@@ -73,8 +76,16 @@ inline constexpr Tiling kTilings[] = {
   return kWarps * pass_tiles(t) * 32 * 16;
 }
 
+/// With more than one group others' stages fill while one is read.
+[[nodiscard]] constexpr int least_stages(const Tiling& t) noexcept { return t.groups > 1 ? 1 : 2; }
+
+/// Of two mbarriers a stage, in whole lines.
+[[nodiscard]] constexpr int barrier_bytes(const Tiling& t) noexcept {
+  return (t.groups * t.stages * 16 + 127) / 128 * 128;
+}
+
 [[nodiscard]] constexpr int smem_bytes(const Tiling& t) noexcept {
-  return t.stages * stage_bytes(t) + exchange_bytes(t);
+  return exchange_bytes(t) + t.stages * stage_bytes(t) + barrier_bytes(t);
 }
 
 /// Bytes of a CTA's sums where K is divided.
