@@ -116,8 +116,8 @@ struct Place {
 };
 
 // Where the rows begin that this thread copies, every kCopyRows-th; null for none. A row's place
-// may take a division: each lane finds a few for its warp. NOTE: a launch fetches its code from
-// memory. Rows that each thread found for itself took 1 us.
+// may take a division: each lane finds a few for its warp.
+// NOTE: a launch fetches its code from memory: rows that each thread found for itself took 1 us.
 template <class Cfg, int kCopies, class At>
 __device__ __forceinline__ void find_rows(const char* (&rows)[kCopies], const At& at) {
   constexpr int kWarpRows = 32 / Cfg::kChunks;  // that a warp copies at once
@@ -282,12 +282,6 @@ __device__ __forceinline__ void add(float4& sum, const float4& v) {
   sum.w += v.w;
 }
 
-// What a group leaves for the others, or a warp alone for itself.
-template <class Cfg>
-__device__ __forceinline__ void wait_for_groups() {
-  if constexpr (Cfg::kGroups > 1) ptx::named_barrier_sync(1, Cfg::kMathThreads);
-}
-
 // The end of a block. A pass's tiles are dealt to the groups, and a warp finishes its own for the
 // same rows of all groups: `finish(i, j, v)` has tile j of pass i. Groups are added in order.
 template <class Cfg, class Finish>
@@ -300,7 +294,7 @@ __device__ __forceinline__ void exchange(const Params& p, float4* shared, int gr
 #pragma unroll 1
   for (int pass = 0; pass < Cfg::kPasses; ++pass) {
     if (pass * Cfg::kPassSlices * kSliceTokens >= p.m) break;
-    wait_for_groups<Cfg>();  // what the last pass left is read
+    ptx::named_barrier_sync(1, Cfg::kMathThreads);  // what the last pass left is read
 #pragma unroll
     for (int i = 0; i < Cfg::kMmas; ++i) {
 #pragma unroll
@@ -315,7 +309,7 @@ __device__ __forceinline__ void exchange(const Params& p, float4* shared, int gr
         for (int c = 0; c < 4; ++c) d[i][s][c] = d[i][s + Cfg::kPassSlices][c];
       }
     }
-    wait_for_groups<Cfg>();  // all groups' sums are there
+    ptx::named_barrier_sync(1, Cfg::kMathThreads);  // all groups' sums are there
 #pragma unroll 1
     for (int tile = group; tile < Cfg::kPassTiles; tile += Cfg::kGroups) {
       float4 sum = shared[at(0, tile)];

@@ -78,7 +78,7 @@ std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {
       Tiling tiling = base;
       tiling.split = split;
       tiling.stages = stages_of(base, shape.smem_per_block_bytes);
-      if (tiling.stages < least_stages(base) || !divides(tiling, shape)) continue;
+      if (tiling.stages == 0 || !divides(tiling, shape)) continue;
       // Few elements: insertion sort, which keeps ties in source order and allocates nothing.
       std::size_t at = count++;
       for (; at > 0 && cost(shape, tiling) < cost(shape, order[at - 1]); --at) {
