@@ -176,6 +176,8 @@ random() {
 }
 random 20261124 mlp
 random gate_up_20261124 gate_up
+step random.sm80_decode 120 "$cli" bench --random 48 --seed 20261130 --tokens 1-64 --max-capability 8.0 \
+  --regret --milliseconds 10 --memory 8000 --json "$out/random_sm80_decode.json"
 # Shapes of models at tensor parallel, in parts of some token counts: OUT/models_tp_TOKENS.json.
 for tokens in 1,16 64,128 256,512 2048 8192; do
   step "models_tp.${tokens//,/_}" 590 "$cli" bench --model all --tp 2,4,8 --tokens "$tokens" \
