@@ -41,6 +41,7 @@ constexpr std::size_t kStackBytes = std::size_t{128} << 10;
 // Shared memory does not begin at 0 on a GPU either.
 constexpr std::uint32_t kSharedBase = 1024;
 constexpr int kPoison = 0xFF;              // NaN in every type
+constexpr char kMbarrier = 0x5A;           // in place of the state of one
 constexpr std::size_t kGuardBytes = 4096;  // after a CTA's shared memory
 
 struct Copy {
@@ -76,6 +77,7 @@ struct Fiber {
   unsigned lane = 0;
   bool ended = false;
   std::deque<std::vector<Copy>> groups;  // of copies, the last one open
+  std::deque<Landing> landings;          // in the order in which they land
 };
 
 struct Warp {
@@ -99,7 +101,6 @@ struct Cta {
   Barrier named[kNamedBarriers];
   std::map<std::uint32_t, Mbarrier> mbarriers;
   unsigned phases = 0;  // of all mbarriers
-  std::vector<Landing> landings;
   std::jmp_buf scheduler;
   Fiber* running = nullptr;
   bool moved = false;  // a fiber has passed a barrier, or ended, in this round
@@ -170,7 +171,6 @@ void prepare(unsigned threads) {
   cta.barrier = {};
   std::fill(std::begin(cta.named), std::end(cta.named), Barrier{});
   cta.mbarriers.clear();
-  cta.landings.clear();
   cta.running_threads = threads;
   for (unsigned i = 0; i < threads; ++i) {
     Fiber& fiber = *cta.fibers[i];
@@ -179,6 +179,7 @@ void prepare(unsigned threads) {
     fiber.ended = false;
     fiber.started = false;
     fiber.groups.assign(1, {});
+    fiber.landings.clear();
     getcontext(&fiber.start);
     fiber.start.uc_stack.ss_sp = fiber.stack.get();
     fiber.start.uc_stack.ss_size = kStackBytes;
@@ -210,15 +211,35 @@ void land(const std::vector<Copy>& copies) {
   }
 }
 
-// About half of the copies that nobody waits for by itself, in random order.
-void land_some(std::mt19937& random) {
-  std::shuffle(cta.landings.begin(), cta.landings.end(), random);
-  for (std::size_t left = (cta.landings.size() + 1) / 2; left > 0; --left) {
-    const Landing last = std::move(cta.landings.back());
-    cta.landings.pop_back();
-    land(last.copies);
-    arrive(last.barrier);
+void count_arrival(Mbarrier& barrier) {
+  if (--barrier.missing > 0) return;
+  barrier.missing = barrier.arrivals;
+  ++barrier.phases;
+  ++cta.phases;
+  cta.moved = true;
+}
+
+// Of each thread's copies that arrive at an mbarrier as many as chance has it, but one at least in
+// all. Returns whether there was one.
+bool land_some(std::mt19937& random) {
+  Fiber* waiting = nullptr;
+  bool landed = false;
+  const auto land_first = [](Fiber& fiber) {
+    land(fiber.landings.front().copies);
+    count_arrival(cta.mbarriers.at(fiber.landings.front().barrier));
+    fiber.landings.pop_front();
+  };
+  for (const auto& fiber : cta.fibers) {
+    for (; !fiber->landings.empty() && random() % 2 == 0; landed = true) land_first(*fiber);
+    if (!fiber->landings.empty()) waiting = fiber.get();
   }
+  if (!landed && waiting != nullptr) land_first(*waiting);
+  return landed || waiting != nullptr;
+}
+
+bool are_copies_under_way() {
+  return std::any_of(cta.fibers.begin(), cta.fibers.end(),
+                     [](const auto& fiber) { return !fiber->landings.empty(); });
 }
 
 unsigned barriers_passed() {
@@ -240,11 +261,8 @@ void run_cta(std::mt19937& random) {
     std::shuffle(order.begin(), order.end(), random);
     const unsigned passed = barriers_passed();
     for (const std::size_t i : order) run_warp(cta.warps[i]);
-    if (!cta.landings.empty()) {
-      land_some(random);
-    } else if (barriers_passed() == passed && cta.running_threads > 0 && cta.failure.empty()) {
-      cta.failure = "threads wait for each other for ever";
-    }
+    if (cta.running_threads == 0 || !cta.failure.empty() || land_some(random)) continue;
+    if (barriers_passed() == passed) cta.failure = "threads wait for each other for ever";
   }
 }
 
@@ -266,7 +284,7 @@ Status run(dim3 grid, dim3 block, std::size_t smem_bytes, const std::function<vo
     for (char* const smem : kArrays) std::memset(smem, kPoison, poisoned);
     prepare(block.x);
     run_cta(random);
-    if (cta.failure.empty() && !cta.landings.empty()) {
+    if (cta.failure.empty() && are_copies_under_way()) {
       cta.failure = "the CTA ends with copies that nobody has waited for";
     }
     for (const char* const smem : kArrays) {
@@ -372,34 +390,35 @@ void wait_for_copies(int pending) {
 }
 
 void init_mbarrier(std::uint32_t barrier, unsigned arrivals) {
-  static_cast<void>(shared_at(barrier, 8));
+  std::memset(shared_at(barrier, 8), kMbarrier, 8);
   cta.mbarriers[barrier] = {arrivals, arrivals, 0};
 }
 
-void arrive(std::uint32_t barrier) {
+// Ends the run where there is none, or something else was written there since.
+Mbarrier& mbarrier_at(std::uint32_t barrier) {
   const auto found = cta.mbarriers.find(barrier);
-  if (found == cta.mbarriers.end()) fail("an arrival at no mbarrier");
-  Mbarrier& b = found->second;
-  if (--b.missing > 0) return;
-  b.missing = b.arrivals;
-  ++b.phases;
-  ++cta.phases;
-  cta.moved = true;
+  if (found == cta.mbarriers.end()) fail("no mbarrier is there");
+  const char* const bytes = shared_at(barrier, 8);
+  if (!std::all_of(bytes, bytes + 8, [](char c) { return c == kMbarrier; })) {
+    fail("an mbarrier is overwritten");
+  }
+  return found->second;
 }
 
+void arrive(std::uint32_t barrier) { count_arrival(mbarrier_at(barrier)); }
+
 void wait_for_phase(std::uint32_t barrier, unsigned parity) {
-  const auto found = cta.mbarriers.find(barrier);
-  if (found == cta.mbarriers.end()) fail("a wait for no mbarrier");
-  while (found->second.phases % 2 == parity) yield();
+  while (mbarrier_at(barrier).phases % 2 == parity) yield();
 }
 
 void arrive_after_copies(std::uint32_t barrier) {
+  static_cast<void>(mbarrier_at(barrier));
   Landing landing{{}, barrier};
   for (const auto& group : cta.running->groups) {
     landing.copies.insert(landing.copies.end(), group.begin(), group.end());
   }
   cta.running->groups.assign(1, {});
-  cta.landings.push_back(std::move(landing));
+  cta.running->landings.push_back(std::move(landing));
 }
 
 }  // namespace emulator

@@ -5,7 +5,8 @@
 // no time.
 //
 // Found, as a wrong result: a missing barrier among warps (each runs as far as it can before
-// another, in random order); a missing wait for cp.async (poison lies there until then). Not found:
+// another, in random order); a missing wait for cp.async (poison lies there until then, or until
+// some time after an arrival at an mbarrier); an mbarrier that is overwritten. Not found:
 // a missing __syncwarp (lanes run in order); plain loads and stores outside of memory; reads of
 // static shared memory that no thread wrote (zeros, then what the last CTA left).
 #pragma once
@@ -69,8 +70,8 @@ void copy_later(std::uint32_t to, const void* from, bool valid);
 void commit_copies();
 void wait_for_copies(int pending);
 
-/// mbarriers, by their address, and the arrival of all of a thread's copies so far, which land at
-/// any time after it.
+/// mbarriers, by their address. arrive_after_copies() is of all copies of the thread so far, which
+/// then land at any time, but not after its later ones.
 void init_mbarrier(std::uint32_t barrier, unsigned arrivals);
 void arrive(std::uint32_t barrier);
 void wait_for_phase(std::uint32_t barrier, unsigned parity);

@@ -70,39 +70,60 @@ TEST(Emulator, CopiesArriveWhenTheyAreWaitedFor) {
             "ok");
 }
 
+std::uint64_t& barrier_at(int byte) {
+  return *reinterpret_cast<std::uint64_t*>(cuda::sm80::smem + byte);
+}
+
 // Threads of two warps copy a word each, one of a third waits for both.
 TEST(Emulator, CopiesArriveAtMbarriers) {
   const std::array<unsigned, 4> from{1, 2, 3, 4};
-  const auto run_with = [&](bool wait) {
-    return message_of([&, wait] {
-      auto& barrier = *reinterpret_cast<std::uint64_t*>(cuda::sm80::smem + 64);
-      if (threadIdx.x == 0) cuda::ptx::mbarrier_init(barrier, 2);
+  const auto copy_to = [&](unsigned byte) {
+    cuda::ptx::cp_async_16(cuda::ptx::shared_address(cuda::sm80::smem) + byte, from.data(), true);
+    cuda::ptx::cp_async_arrive(barrier_at(64));
+  };
+  const auto word_at = [](unsigned byte) {
+    unsigned value = 0;
+    std::memcpy(&value, cuda::sm80::smem + byte, sizeof(value));
+    return value;
+  };
+  EXPECT_EQ(message_of([&] {
+              if (threadIdx.x == 0) cuda::ptx::mbarrier_init(barrier_at(64), 2);
+              __syncthreads();
+              const unsigned warp = threadIdx.x / 32;
+              if (threadIdx.x % 32 != 0 || warp > 2) return;
+              if (warp < 2) return copy_to(warp * 16);
+              cuda::ptx::mbarrier_wait(barrier_at(64), 0);
+              EXPECT_EQ(word_at(0), 1U);
+              EXPECT_EQ(word_at(16), 1U);
+            }),
+            "ok");
+  EXPECT_EQ(message_of([&] {
+              if (threadIdx.x != 0) return;
+              cuda::ptx::mbarrier_init(barrier_at(64), 1);
+              copy_to(0);
+              EXPECT_EQ(word_at(0), 0xFFFFFFFFU);
+            }),
+            "emulator: CTA 0: the CTA ends with copies that nobody has waited for");
+  EXPECT_EQ(message_of([&] {
+              if (threadIdx.x == 0) copy_to(0);
+            }),
+            "emulator: CTA 0: no mbarrier is there");
+}
+
+TEST(Emulator, MbarriersAreKnownAndWhole) {
+  const auto arrivals_of_two = [](int arrivals, bool overwrite) {
+    return message_of([=] {
+      if (threadIdx.x == 0) cuda::ptx::mbarrier_init(barrier_at(0), 2);
       __syncthreads();
-      const unsigned warp = threadIdx.x / 32;
-      if (threadIdx.x % 32 != 0 || warp > 2) return;
-      if (warp == 2) {
-        if (wait) cuda::ptx::mbarrier_wait(barrier, 0);
-        unsigned value = 0;
-        std::memcpy(&value, cuda::sm80::smem + 16, sizeof(value));
-        EXPECT_EQ(value, wait ? 1U : 0xFFFFFFFFU);
-        return;
-      }
-      const std::uint32_t to = cuda::ptx::shared_address(cuda::sm80::smem) + warp * 16;
-      cuda::ptx::cp_async_16(to, from.data(), true);
-      cuda::ptx::cp_async_arrive(barrier);
+      if (threadIdx.x == 0 && overwrite) cuda::sm80::smem[7] = 0;
+      __syncthreads();
+      if (static_cast<int>(threadIdx.x) < arrivals) cuda::ptx::mbarrier_arrive(barrier_at(0));
+      cuda::ptx::mbarrier_wait(barrier_at(0), 0);
     });
   };
-  EXPECT_EQ(run_with(true), "ok");
-  EXPECT_EQ(run_with(false),
-            "emulator: CTA 0: the CTA ends with copies that nobody has waited for");
-  EXPECT_EQ(message_of([] {
-              auto& barrier = *reinterpret_cast<std::uint64_t*>(cuda::sm80::smem);
-              if (threadIdx.x == 0) cuda::ptx::mbarrier_init(barrier, 2);
-              __syncthreads();
-              if (threadIdx.x == 1) cuda::ptx::mbarrier_arrive(barrier);
-              cuda::ptx::mbarrier_wait(barrier, 0);
-            }),
-            "emulator: CTA 0: threads wait for each other for ever");
+  EXPECT_EQ(arrivals_of_two(2, false), "ok");
+  EXPECT_EQ(arrivals_of_two(1, false), "emulator: CTA 0: threads wait for each other for ever");
+  EXPECT_EQ(arrivals_of_two(2, true), "emulator: CTA 0: an mbarrier is overwritten");
 }
 
 TEST(Emulator, CountsBankConflicts) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "emulated_rig.hpp"
 #include "harness/device_file.hpp"
@@ -84,17 +85,56 @@ TEST(EmulatedB200, TheGateIsRight) {
   }
 }
 
-// So few SMs that each has several blocks of rows, and k goes round in the rings.
-TEST(EmulatedTwoSms, DecodeIsRight) {
-  Device device = described("a100");
-  device.sm_count = 2;
+// The decode kernel by every tiling: right, and these tilings were among them.
+void expect_decode(const Device& device, const std::string& text,
+                   const std::vector<std::string>& tilings) {
+  SCOPED_TRACE(text);
   emulator::EmulatedRig rig(device);
-  for (const char* text :
-       {"3x1608x104:gate_up:bias", "14x72x1608:down:residual", "24x1608x136:gate_up:interleaved3",
-        "32x136x1608:down:bias_down:fp16", "48x1608x136:gate_up:fp16", "64x264x1608:down",
-        "49x1608x72:gate_up:concat+up_first"}) {
-    EXPECT_GE(expect_right(harness::parse_case(text).value(), rig).size(), 4U);
+  std::string ran;
+  harness::for_each_forced(harness::parse_case(text).value(), rig,
+                           [&](const harness::ForcedRun& run) {
+                             ASSERT_TRUE(run.report) << run.report.error().message;
+                             EXPECT_TRUE(run.report->right()) << run.report->text();
+                             ran += std::string(run.config) + " ";
+                           },
+                           {.repeat = false});
+  for (const std::string& tiling : tilings) {
+    EXPECT_NE(ran.find(tiling), std::string::npos) << tiling << " is none of " << ran;
   }
+}
+
+Device with_sms(const std::string& name, int count) {
+  Device device = described(name);
+  device.sm_count = count;
+  return device;
+}
+
+// Two SMs have several blocks of rows each, and k goes round in the rings.
+TEST(EmulatedDecode, BlocksAndLaps) {
+  const Device a100 = with_sms("a100", 2);
+  expect_decode(a100, "3x1608x104:gate_up:bias", {"t8r64s8 ", "t8r32s7 "});
+  expect_decode(a100, "14x72x1608:down:residual", {"t16r64s7 ", "t16r32s6 "});
+  expect_decode(a100, "24x1608x136:gate_up:interleaved3", {"t32r64s3 ", "t32r128s3 "});
+  expect_decode(a100, "32x136x1608:down:bias_down:fp16", {"t32r64s3 ", "t32r128s3 "});
+  expect_decode(a100, "48x1608x136:gate_up:fp16", {"t64r64s2 ", "t64r128s3 "});
+  expect_decode(a100, "49x1608x72:gate_up:concat+up_first", {"t64r64s2 ", "t64r128s3 "});
+}
+
+// CTAs that share rows divide k.
+TEST(EmulatedDecode, SharedRows) {
+  const Device a100 = with_sms("a100", 4);
+  for (const char* tokens : {"3", "14", "30", "64"}) {
+    expect_decode(a100, std::string(tokens) + "x24x2056:down:residual", {"x2 ", "x4 "});
+  }
+  expect_decode(a100, "64x2056x16:gate_up", {"t64r64s2x4 ", "t64r128s3x2 "});
+}
+
+// With 99 KiB a ring has one stage.
+TEST(EmulatedDecode, RingsOfOneStage) {
+  const Device rtx4090 = with_sms("rtx4090", 2);
+  expect_decode(rtx4090, "30x136x1608:down", {"t32r64s1 "});
+  expect_decode(rtx4090, "64x264x1608:down", {"t64r64s1 ", "t64r128s1 "});
+  expect_decode(rtx4090, "48x1608x136:gate_up", {"t64r64s1 ", "t64r128s1 "});
 }
 
 // 99 KiB of shared memory a block.

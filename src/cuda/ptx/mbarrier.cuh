@@ -40,17 +40,17 @@ __device__ __forceinline__ void mbarrier_arrive_expect_bytes(std::uint64_t& barr
       : "memory");
 }
 
-// Of sm_90, which suspends the thread for a while; of sm_80, which answers at once.
+// test_wait (sm_80) answers at once; try_wait (sm_90) suspends the thread for a while.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define SLUICE_ASK "test_wait"
+#define SLUICE_WAIT_FORM "test_wait"
 #else
-#define SLUICE_ASK "try_wait"
+#define SLUICE_WAIT_FORM "try_wait"
 #endif
-#define SLUICE_TRY_WAIT(order)                     \
+#define SLUICE_WAIT(order)                         \
   asm volatile(                                    \
       "{\n"                                        \
       ".reg .pred p;\n"                            \
-      "mbarrier." SLUICE_ASK ".parity" order       \
+      "mbarrier." SLUICE_WAIT_FORM ".parity" order \
       ".shared::cta.b64 p, [%1], %2;\n"            \
       "selp.u32 %0, 1, 0, p;\n"                    \
       "}\n"                                        \
@@ -75,14 +75,14 @@ __device__ __forceinline__ void mbarrier_wait(std::uint64_t& barrier, std::uint3
     if (clock64() - start > kStuckClocks) __trap();
 #endif
     if constexpr (kCompleter == Completer::kCluster) {
-      SLUICE_TRY_WAIT(".acquire.cluster");
+      SLUICE_WAIT(".acquire.cluster");
     } else {
-      SLUICE_TRY_WAIT("");  // acquire, CTA
+      SLUICE_WAIT("");  // acquire, CTA
     }
   }
 }
 
-#undef SLUICE_TRY_WAIT
-#undef SLUICE_ASK
+#undef SLUICE_WAIT
+#undef SLUICE_WAIT_FORM
 
 }  // namespace sluice::cuda::ptx

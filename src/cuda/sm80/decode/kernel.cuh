@@ -7,9 +7,11 @@
 //             No group waits for another before a block's end
 // shared      exchange | groups x stages x { weight rows x 128 bytes | tokens x 128 bytes } |
 //             groups x stages x { full, empty }
-// barriers    full: each copying thread arrives once its copies have landed. empty: each
-//             multiplying warp that has read the stage. Named 1, the multiplying warps, twice a
-//             pass of a block's end, around what the groups write and read of each other
+// barriers    full, kCopyThreads arrivals: of each copying thread of the group, once its copies
+// have
+//             landed; the multiplying warps wait. empty, kRowWarps arrivals: of each multiplying
+//             warp of the group, once it has read the stage; the copying threads wait. Named 1, all
+//             multiplying warps: twice a pass of a block's end, around what groups tell each other
 // outside     slots of rows or tokens that do not exist are neither copied nor stored: what lies in
 //             them meets no other row or token. Columns from k on are zeros in both operands
 #pragma once
@@ -57,6 +59,10 @@ struct Config {
   static constexpr int kStageBytes = stage_bytes(kTiling) / kGroups;  // of one group
   static constexpr int kExchangeBytes = exchange_bytes(kTiling);
   static_assert(kWarpRows % kMmaRows == 0 && kRows % kCopyRows == 0 && kSlices % kPassSlices == 0);
+  static_assert(kCopyThreads % 32 == 0 && kMathThreads % kCopyThreads == 0, "see find_rows()");
+  static_assert(2 * kCopyRows % 8 == 0, "a thread's copies take two forms of chunk_at()");
+  static_assert(kExchangeBytes % 128 == 0 && kStageBytes % 128 == 0,
+                "chunk_at() needs whole lines");
 };
 
 // A ring as its group goes round in it.
@@ -117,7 +123,7 @@ struct Place {
 
 // Where the rows begin that this thread copies, every kCopyRows-th; null for none. A row's place
 // may take a division: each lane finds a few for its warp.
-// NOTE: a launch fetches its code from memory: rows that each thread found for itself took 1 us.
+// NOTE: code is cold in a launch: addresses that each thread computed for itself cost 1 us.
 template <class Cfg, int kCopies, class At>
 __device__ __forceinline__ void find_rows(const char* (&rows)[kCopies], const At& at) {
   constexpr int kWarpRows = 32 / Cfg::kChunks;  // that a warp copies at once
@@ -446,7 +452,7 @@ __global__ void __launch_bounds__(Cfg::kThreads, 1) decode(const __grid_constant
   extern __shared__ __align__(128) char smem[];
   if (threadIdx.x % 32 == 0) {
     std::uint64_t* const barriers = Ring<Cfg>::barriers_of(p, smem);
-    // NOTE: a warp's lanes would take turns at it.
+    // NOTE: the lanes of a warp would take turns at `mbarrier.init`.
     for (auto i = static_cast<int>(threadIdx.x) / 32; i < Cfg::kGroups * p.stages;
          i += Cfg::kThreads / 32) {
       ptx::mbarrier_init(barriers[i * 2], Cfg::kCopyThreads);

@@ -13,9 +13,9 @@ constexpr int kSplits[] = {1, 2, 4};
 // With fewer units of K a CTA, what the exchange costs outweighs what the split saves.
 constexpr int kLeastSplitUnits = 8;
 
-// What follows is of an H200, whose memory gives an SM 34 bytes a ns: times, as what it takes in
-// meanwhile. An A100's gives 19 and has 163 KiB of shared memory for it, an RTX 4090's 8 and 99
-// KiB: as their shared memory's square.
+// Costs are bytes that an SM takes in meanwhile. Those below are of an H200, whose memory gives an
+// SM 34 bytes a ns; an A100's gives 19, an RTX 4090's 8. Their shared memory's square, 163 and 99
+// KiB beside 227, comes near. A Device does not know its bandwidth: a B200's 54 count as 34.
 double intake_of(const Shape& shape) noexcept {
   const double share = shape.smem_per_block_bytes / (227.0 * 1024);
   return std::min(share * share, 1.0);

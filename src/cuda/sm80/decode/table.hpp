@@ -36,7 +36,7 @@ inline constexpr int kMaxGroups = 368;  ///< of CTAs that share rows; each has t
 struct Tiling {
   int tokens = 8;  ///< columns of the mma tiles: M at most
   int rows = 64;   ///< weight rows of a stage
-  int groups = 2;  ///< of warps, 2 or 4, each with a ring and every so manieth unit of K
+  int groups = 2;  ///< of warps, 2 or 4, each with a ring and every `groups`-th unit of K
   int stages = 0;  ///< of each ring, as many as the device's shared memory holds
   int split = 1;   ///< CTAs that share rows, each a part of K
 
