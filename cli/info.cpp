@@ -73,6 +73,7 @@ ordered_json describe(const Device& d) {
     out["runtime"] = cuda_version(d.runtime_version);
   }
   out["memory_bytes"] = d.memory_bytes;
+  if (d.backend == Backend::kCuda) out["memory_bytes_per_second"] = d.memory_bytes_per_second;
   out["variants"] = variant_names(d.backend);
   return out;
 }
@@ -92,12 +93,12 @@ void print_device(const Device& d) {
   } else {
     fmt::print("cuda:{}  {}\n", d.ordinal, d.name);
     fmt::print(
-        "        {} (sm_{}), {}; {} SMs, {} shared memory a block; L2 {}; memory {}; "
+        "        {} (sm_{}), {}; {} SMs, {} shared memory a block; L2 {}; memory {}, {} GB/s; "
         "driver {}, runtime {}; cuBLASLt {}\n",
         to_string(d.arch), d.compute_capability, support_of(d), d.sm_count,
         human_bytes(d.smem_per_block_bytes), human_bytes(static_cast<double>(d.l2_bytes)),
-        human_bytes(static_cast<double>(d.memory_bytes)), cuda_version(d.driver_version),
-        cuda_version(d.runtime_version),
+        human_bytes(static_cast<double>(d.memory_bytes)), d.memory_bytes_per_second / 1'000'000'000,
+        cuda_version(d.driver_version), cuda_version(d.runtime_version),
         d.cublaslt_version == 0 ? "not used" : cublaslt_version(d));
   }
   fmt::print("        variants, best first: {}\n", fmt::join(variant_names(d.backend), ", "));

@@ -51,6 +51,7 @@ Expected<Device> parse_device(std::string_view text) {
   SLUICE_TRY(read(given, "smem_per_block_bytes", true, device.smem_per_block_bytes));
   SLUICE_TRY(read(given, "l2_bytes", true, device.l2_bytes));
   SLUICE_TRY(read(given, "memory_bytes", true, device.memory_bytes));
+  SLUICE_TRY(read(given, "memory_bytes_per_second", false, device.memory_bytes_per_second));
   SLUICE_TRY(read(given, "cublaslt_version", false, device.cublaslt_version));
   SLUICE_TRY(read(given, "driver_version", false, device.driver_version));
   SLUICE_TRY(read(given, "runtime_version", false, device.runtime_version));

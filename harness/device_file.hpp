@@ -11,8 +11,8 @@
 namespace sluice::harness {
 
 /// Reads {"name", "backend": "cuda", "compute_capability", "sm_count", "smem_per_block_bytes",
-/// "l2_bytes", "memory_bytes", "cublaslt_version", "driver_version", "runtime_version"}; the last
-/// three may be absent. Errors: kInvalidArgument naming the field.
+/// "l2_bytes", "memory_bytes", "memory_bytes_per_second", "cublaslt_version", "driver_version",
+/// "runtime_version"}; the last four may be absent. Errors: kInvalidArgument naming the field.
 [[nodiscard]] Expected<Device> parse_device(std::string_view json);
 
 /// The same from a file. Errors: kInvalidArgument naming the file, or its field.

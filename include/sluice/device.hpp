@@ -61,7 +61,8 @@ struct Device {
   std::int64_t l2_bytes = 0;        ///< CPU: of one core; GPU: of the device
   std::int64_t l3_bytes = 0;        ///< CPU: of the socket; 0 where unknown or a GPU
   std::int64_t memory_bytes = 0;
-  char name[96]{};  ///< as the CPU or driver names itself
+  std::int64_t memory_bytes_per_second = 0;  ///< GPU: its bus times its clock; 0 where unknown
+  char name[96]{};                           ///< as the CPU or driver names itself
 };
 
 /// Checks a description that a caller made or changed; plan() and explain() do so first. Errors:

@@ -202,6 +202,7 @@ typedef struct sluice_device {
   int32_t cublaslt_version;    ///< Hopper: of the cuBLASLt that this process found, e.g. 130100; 0
                                ///< for none
   int32_t slow_bf16_products;  ///< CPU: 1 where AVX-512 BF16 multiplies slower than FMA in fp32
+  int64_t memory_bytes_per_second;  ///< GPU: its bus times its clock; 0 where unknown
 } sluice_device;
 
 /// What a tuning table recommends; an empty config leaves it to the variant.

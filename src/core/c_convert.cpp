@@ -128,6 +128,7 @@ void each_device_member(C& c, Cpp& d, Put& put) {
   put(c.l2_bytes, d.l2_bytes);
   put(c.l3_bytes, d.l3_bytes);
   put(c.memory_bytes, d.memory_bytes);
+  put(c.memory_bytes_per_second, d.memory_bytes_per_second);
 }
 
 // From C to C++; keeps the first refusal.

@@ -294,6 +294,7 @@ Status validate(const Device& device) noexcept {
            Count{"l2_bytes", device.l2_bytes, 0, kManyBytes},
            Count{"l3_bytes", device.l3_bytes, 0, kManyBytes},
            Count{"memory_bytes", device.memory_bytes, 0, kManyBytes},
+           Count{"memory_bytes_per_second", device.memory_bytes_per_second, 0, kManyBytes},
        }) {
     if (c.given >= c.least && c.given <= c.most) continue;
     return make_error(kBad, "device.%s: got %lld, wanted %lld to %lld", c.name, ll{c.given},

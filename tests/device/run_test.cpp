@@ -209,6 +209,7 @@ TEST(GpuDevice, DescribesItself) {
   EXPECT_GE(device.smem_per_block_bytes, 48 * 1024);
   EXPECT_GT(device.l2_bytes, 0);
   EXPECT_GT(device.memory_bytes, std::int64_t{1} << 30);
+  EXPECT_GT(device.memory_bytes_per_second, std::int64_t{100} * 1'000'000'000);
   EXPECT_GE(device.driver_version, device.runtime_version / 1000 * 1000);
   EXPECT_NE(std::strlen(device.name), 0U);
 }

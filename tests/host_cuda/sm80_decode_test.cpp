@@ -103,6 +103,30 @@ TEST(Sm80Decode, GoldenChoices) {
   EXPECT_EQ(down(64, 142, 99 * 1024).substr(0, 6), "t64r64");
 }
 
+// A fix-up takes as long whatever the memory gives an SM meanwhile: the less, the sooner it pays.
+TEST(Sm80Decode, AFixUpPaysSoonerWhereMemoryGivesLess) {
+  Shape shape{.m = 16, .n = 4096, .k = 4096, .sm_count = 132, .smem_per_block_bytes = 227 * 1024};
+  const auto whole_over_shared = [&](double intake) {
+    shape.intake = intake;
+    const Tiling whole{.tokens = 16, .rows = 64, .groups = 2, .stages = 10, .split = 1};
+    Tiling shared = whole;
+    shared.split = 2;
+    return decode::cost(shape, whole) / decode::cost(shape, shared);
+  };
+  EXPECT_LT(whole_over_shared(1), whole_over_shared(0.5));
+  EXPECT_LT(whole_over_shared(0.5), whole_over_shared(0.2));
+}
+
+// The rate that a description gives decides, not the GPU's name.
+TEST(Sm80Decode, TheBandwidthOfADeviceDecides) {
+  const auto order_at = [](const char* text, int gigabytes) {
+    Device device = a100();
+    device.memory_bytes_per_second = std::int64_t{1'000'000'000} * gigabytes;
+    return config_names("cuda.sm80", gpu::problem_of(text), device);
+  };
+  EXPECT_NE(order_at("16x2048x8192:down", 400), order_at("16x2048x8192:down", 2039));
+}
+
 TEST(Sm80Decode, SlotsOfAnMmaAreEightPairs) {
   std::set<std::pair<int, bool>> seen;
   for (int slot = 0; slot < 64; ++slot) {

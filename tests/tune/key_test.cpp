@@ -155,8 +155,8 @@ TEST(Key, DevicesDifferAsTheirTextsDo) {
       other.*member += 10;
       agree(base, other);
     }
-    for (std::int64_t Device::*member :
-         {&Device::l1d_bytes, &Device::l2_bytes, &Device::l3_bytes, &Device::memory_bytes}) {
+    for (std::int64_t Device::*member : {&Device::l1d_bytes, &Device::l2_bytes, &Device::l3_bytes,
+                                         &Device::memory_bytes, &Device::memory_bytes_per_second}) {
       other = base;
       other.*member += 10;
       agree(base, other);

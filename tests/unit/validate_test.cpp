@@ -329,6 +329,8 @@ TEST(Validate, DevicesThatCannotBe) {
       {"device.l2_bytes: got -1, wanted 0 to", [](Device& d) { d.l2_bytes = -1; }},
       {"device.memory_bytes: got 9223372036854775807, wanted 0 to",
        [](Device& d) { d.memory_bytes = kHuge; }},
+      {"device.memory_bytes_per_second: got -1, wanted 0 to",
+       [](Device& d) { d.memory_bytes_per_second = -1; }},
       {"device.simd_targets: got 14, wanted bit 0 set", [](Device& d) { d.simd_targets = 14; }},
   };
   for (const auto& c : cases) {

@@ -135,6 +135,7 @@ class CDevice(Structure):
         ("name", c_char * 96),
         ("cublaslt_version", c_int32),
         ("slow_bf16_products", c_int32),
+        ("memory_bytes_per_second", c_int64),
     ]  # fmt: skip
 
 
@@ -323,6 +324,7 @@ class DeviceInfo:
     simd_targets: tuple[str, ...]
     l2_bytes: int
     memory_bytes: int
+    memory_bytes_per_second: int
     driver_version: int
     runtime_version: int
     cublaslt_version: int
@@ -412,6 +414,7 @@ def _described(device: CDevice) -> DeviceInfo:
         ) if backend == "cpu" else (),
         l2_bytes=device.l2_bytes,
         memory_bytes=device.memory_bytes,
+        memory_bytes_per_second=device.memory_bytes_per_second,
         driver_version=device.driver_version,
         runtime_version=device.runtime_version,
         cublaslt_version=device.cublaslt_version,

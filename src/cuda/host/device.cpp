@@ -53,6 +53,8 @@ Expected<Device> cuda_device(int ordinal) noexcept {
   int minor = 0;
   int cooperative = 0;
   int l2_bytes = 0;
+  int memory_khz = 0;
+  int memory_bits = 0;
   for (const Attribute& attribute : {
            Attribute{cudaDevAttrComputeCapabilityMajor, &major},
            Attribute{cudaDevAttrComputeCapabilityMinor, &minor},
@@ -60,6 +62,8 @@ Expected<Device> cuda_device(int ordinal) noexcept {
            Attribute{cudaDevAttrMaxSharedMemoryPerBlockOptin, &device.smem_per_block_bytes},
            Attribute{cudaDevAttrCooperativeLaunch, &cooperative},
            Attribute{cudaDevAttrL2CacheSize, &l2_bytes},
+           Attribute{cudaDevAttrMemoryClockRate, &memory_khz},
+           Attribute{cudaDevAttrGlobalMemoryBusWidth, &memory_bits},
        }) {
     SLUICE_CUDA_TRY(cudaDeviceGetAttribute(attribute.value, attribute.id, ordinal));
   }
@@ -75,6 +79,8 @@ Expected<Device> cuda_device(int ordinal) noexcept {
   }
   device.l2_bytes = l2_bytes;
   device.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
+  // Twice a clock.
+  device.memory_bytes_per_second = std::int64_t{2000} * memory_khz * (memory_bits / 8);
   std::snprintf(device.name, sizeof(device.name), "%.*s", static_cast<int>(sizeof(device.name)) - 1,
                 properties.name);
   return device;

@@ -25,10 +25,22 @@ using ll = long long;
 constexpr int kLeastSmem =
     sm80::decode::smem_bytes({.tokens = 64, .rows = 64, .groups = 4, .stages = 1});
 
+// What memory gives an SM of this device over what an H200's gives one of 132; as much if unknown.
+double intake_of(const Device& device) {
+  constexpr double kH200 = 4917e9 / 132;
+  if (device.memory_bytes_per_second == 0) return 1;
+  return static_cast<double>(device.memory_bytes_per_second) / device.sm_count / kH200;
+}
+
 Shape shape_of(const Problem& p, const Device& device) {
   const bool gated = p.op == Op::kGateUp;
-  return {p.m,   gated ? p.h : p.d, gated ? p.d : p.h,
-          gated, device.sm_count,   device.smem_per_block_bytes};
+  return {.m = p.m,
+          .n = gated ? p.h : p.d,
+          .k = gated ? p.d : p.h,
+          .gated = gated,
+          .sm_count = device.sm_count,
+          .smem_per_block_bytes = device.smem_per_block_bytes,
+          .intake = intake_of(device)};
 }
 
 Shares shares_of(const Tiling& t, const Problem& p, const Device& device) {

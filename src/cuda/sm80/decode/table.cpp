@@ -13,15 +13,8 @@ constexpr int kSplits[] = {1, 2, 4};
 // With fewer units of K a CTA, what the exchange costs outweighs what the split saves.
 constexpr int kLeastSplitUnits = 8;
 
-// Costs are bytes that an SM takes in meanwhile. Those below are of an H200, whose memory gives an
-// SM 34 bytes a ns; an A100's gives 19, an RTX 4090's 8. Their shared memory's square, 163 and 99
-// KiB beside 227, comes near. A Device does not know its bandwidth: a B200's 54 count as 34.
-double intake_of(const Shape& shape) noexcept {
-  const double share = shape.smem_per_block_bytes / (227.0 * 1024);
-  return std::min(share * share, 1.0);
-}
-
-// Fitted to 734 launches at 245 shapes. Bytes under way that an SM needs where its memory is
+// Costs are bytes that an SM of an H200 takes in meanwhile; another's takes in `intake` times as
+// many. Fitted to 734 launches at 245 shapes. Bytes under way that an SM needs where its memory is
 // loaded.
 constexpr double kFlight = 62 * 1024;
 // A group waits for a stage and multiplies it. A round of stages of fewer bytes waits for that.
@@ -60,11 +53,11 @@ double cost(const Shape& shape, const Tiling& t) noexcept {
   const double least_round = kRound + kRoundToken * static_cast<double>(shape.m);
   const double fix_up =
       t.split == 1 ? 0.0 : kFixUp + kPartial * t.split * static_cast<double>(partial_bytes(t));
-  const double intake = intake_of(shape);
   const double idle = 1.0 + kIdle * (1.0 - stage_rows / t.rows);
-  const double wait = intake * std::max(kFlight / flight, least_round / round);
-  const double stream = std::max(weights * std::max(idle, wait), intake * kL2 * (weights + tokens));
-  return stream + intake * (kToken * tokens + kBlockEnd * shares.blocks + fix_up);
+  const double wait = shape.intake * std::max(kFlight / flight, least_round / round);
+  const double stream =
+      std::max(weights * std::max(idle, wait), shape.intake * kL2 * (weights + tokens));
+  return stream + shape.intake * (kToken * tokens + kBlockEnd * shares.blocks + fix_up);
 }
 
 std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {

@@ -98,6 +98,7 @@ struct Shape {
   bool gated = false;
   int sm_count = 108;
   int smem_per_block_bytes = 163 * 1024;  ///< what a CTA may have at most
+  double intake = 1;                      ///< what memory gives an SM, over what an H200's gives
 };
 
 /// How the CTAs of a launch divide a matrix: group g owns units.part(g) in `blocks` blocks, and its
