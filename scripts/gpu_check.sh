@@ -11,7 +11,7 @@
 # SLUICE_GPU_CHECK_STEPS="tests sanitize …" runs these steps alone. Some run only if asked for:
 # `results`, the GPU lists of bench/problems (bench/results/h200 keeps their files), most
 # telling first, or one of them, as `results.decode`; `random`, 400 random shapes of mlp and of
-# gate_up beside cuBLASLt with the regret of each fifth, SLUICE_PART (1/8, 2/8, ...) of them; a file
+# gate_up beside cuBLASLt with the regret of each fifth, SLUICE_PART (1/8, 2/8, ...) of them, and 48 by mma.sync; a file
 # of other parts in SLUICE_KEPT is completed; `models_tp`, the shapes of models at tensor parallel,
 # or those of some token counts, as `models_tp.2048`; `soak`, nine minutes of mixed plans; `torch`, the
 # Torch operators and vLLM's layers on the GPU, by SLUICE_SITE, a folder with the wheel; `python`, the programs of

@@ -79,7 +79,7 @@ Expected<Device> cuda_device(int ordinal) noexcept {
   }
   device.l2_bytes = l2_bytes;
   device.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
-  // Twice a clock.
+  // A bit a wire at both edges of the clock.
   device.memory_bytes_per_second = std::int64_t{2000} * memory_khz * (memory_bits / 8);
   std::snprintf(device.name, sizeof(device.name), "%.*s", static_cast<int>(sizeof(device.name)) - 1,
                 properties.name);
