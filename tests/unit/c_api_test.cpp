@@ -109,6 +109,27 @@ TEST(CApi, ACpuMayBeHeldToASimdTarget) {
                [](auto* e) { return sluice_limit_simd(nullptr, "avx2", e); });
 }
 
+// Each number of bytes reaches the library, which refuses a negative one by its name.
+TEST(CApi, EveryCountOfADeviceArrives) {
+  const sluice_problem p = small_problem();
+  const struct {
+    const char* name;
+    std::int64_t sluice_device::*member;
+  } members[] = {
+      {"device.l1d_bytes: got -1", &sluice_device::l1d_bytes},
+      {"device.l2_bytes: got -1", &sluice_device::l2_bytes},
+      {"device.l3_bytes: got -1", &sluice_device::l3_bytes},
+      {"device.memory_bytes: got -1", &sluice_device::memory_bytes},
+      {"device.memory_bytes_per_second: got -1", &sluice_device::memory_bytes_per_second}};
+  for (const auto& member : members) {
+    sluice_device d = cpu();
+    d.*member.member = -1;
+    sluice_plan plan;
+    expect_error(SLUICE_INVALID_ARGUMENT, member.name,
+                 [&](auto* e) { return sluice_plan_init(&plan, &p, &d, nullptr, e); });
+  }
+}
+
 TEST(CApi, NullArgumentsAreErrors) {
   const sluice_problem p = small_problem();
   const sluice_device d = cpu();
