@@ -113,7 +113,7 @@ std::vector<std::string> members_of(const ordered_json& meta, const Table& table
   std::vector<std::string> rows;
   for (const ordered_json& row : table.rows) rows.push_back(line_of(row));
   return {"\"meta\": " + object_text(meta, indent), "\"columns\": " + line_of(table.columns),
-          "\"rows\": " + block(rows, indent, "[]")};
+          "\"rows\": " + block(rows, "", "[]")};  // most of a file, so not indented
 }
 
 Status unwritable(const std::string& path) {

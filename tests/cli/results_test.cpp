@@ -52,21 +52,21 @@ TEST(Results, ATextHasItsForm) {
   },
   "columns": ["m","us","clocks"],
   "rows": [
-    [1,1235.0,"a"],
-    [2,1e-05,"a"],
-    [123456,null,"a"]
-  ],
+  [1,1235.0,"a"],
+  [2,1e-05,"a"],
+  [123456,null,"a"]
+],
   "checks": {
     "meta": {
       "m": 1
     },
     "columns": ["rel_err","note"],
     "rows": [
-      [0.001298,null],
-      [null,")"
+  [0.001298,null],
+  [null,")"
                              "\xef\xbf\xbd"
                              R"("]
-    ]
+]
   }
 }
 )"));

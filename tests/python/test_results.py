@@ -109,19 +109,19 @@ class RenderTest(FolderTest):
   },
   "columns": ["m","us","clocks"],
   "rows": [
-    [1,1235.0,"a"],
-    [2,1e-05,"a"],
-    [2,null,"a"]
-  ],
+  [1,1235.0,"a"],
+  [2,1e-05,"a"],
+  [2,null,"a"]
+],
   "checks": {
     "meta": {
       "m": 1
     },
     "columns": ["rel_err","note"],
     "rows": [
-      [0.001298,null],
-      [null,"µ"]
-    ]
+  [0.001298,null],
+  [null,"µ"]
+]
   }
 }
 """)

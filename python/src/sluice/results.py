@@ -219,7 +219,7 @@ def _members(
     return [
         '"meta": ' + _object({**meta, **shared}, indent),
         '"columns": ' + _line(columns),
-        '"rows": ' + _block(rows, indent, "[]"),
+        '"rows": ' + _block(rows, "", "[]"),  # most of a file, so not indented
     ]
 
 
