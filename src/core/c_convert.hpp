@@ -49,6 +49,14 @@ inline constexpr std::size_t kFirstBytes<sluice_operands> = offsetof(sluice_oper
 template <>
 inline constexpr std::size_t kFirstBytes<sluice_run_args> = offsetof(sluice_run_args, peers);
 
+// Whether a caller's struct has room for the first version of T.
+template <class T>
+[[nodiscard]] Status check_size(std::size_t size, const char* name) {
+  if (size >= kFirstBytes<T>) return {};
+  return make_error(ErrorCode::kInvalidArgument, "%s: struct_size is %zu, wanted at least %zu",
+                    name, size, kFirstBytes<T>);
+}
+
 // Reads a caller's struct of an older, equal or newer version. Members that this library does not
 // know must be zero, which every later version will define as "as before"; so are those that the
 // caller does not have.
@@ -57,10 +65,7 @@ template <class T>
   if (given == nullptr) return invalid_null(name);
   std::size_t size = 0;
   std::memcpy(&size, given, sizeof(size));
-  if (size < kFirstBytes<T>) {
-    return make_error(ErrorCode::kInvalidArgument, "%s: struct_size is %zu, wanted at least %zu",
-                      name, size, kFirstBytes<T>);
-  }
+  SLUICE_TRY(check_size<T>(size, name));
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
   const auto is_set = [](unsigned char byte) { return byte != 0; };
   const std::size_t known = std::min(size, sizeof(T));
@@ -79,10 +84,7 @@ template <class T>
 template <class T>
 Status write(T value, T* out, std::size_t size, const char* name) {
   if (out == nullptr) return invalid_null(name);
-  if (size < kFirstBytes<T>) {
-    return make_error(ErrorCode::kInvalidArgument, "%s: struct_size is %zu, wanted at least %zu",
-                      name, size, kFirstBytes<T>);
-  }
+  SLUICE_TRY(check_size<T>(size, name));
   const std::size_t known = std::min(size, sizeof(T));
   value.struct_size = size;
   std::memcpy(out, &value, known);

@@ -37,7 +37,7 @@ Pattern pattern_of(const OperandSpec& spec) {
   if (l.block_rows > 0) {
     p.parts = std::min(l.block_rows, rows);
     p.part_period = p.parts > 1 ? l.row_stride_bytes : 0;
-    p.units = (spec.rows + l.block_rows - 1) / l.block_rows;
+    p.units = spec.rows == 0 ? 0 : (spec.rows - 1) / l.block_rows + 1;  // a block may be endless
     p.unit_period = p.units > 1 ? l.block_stride_bytes : 0;
     p.unit_length += (p.parts - 1) * p.part_period;
     p.last_parts = std::min(p.parts, spec.rows - (p.units - 1) * l.block_rows);

@@ -114,6 +114,12 @@ Status check_workspace(const Plan& plan, const Workspace& workspace, const Spans
   SLUICE_TRY(check_workspace_pointer("workspace.header", workspace.header));
   SLUICE_TRY(check_workspace_apart(plan, spans, "workspace", workspace.data, bytes));
   if (apart == 0) return {};
+  const auto data = reinterpret_cast<std::uintptr_t>(workspace.data);
+  const auto header = reinterpret_cast<std::uintptr_t>(workspace.header);
+  if (bytes > 0 && header < data + bytes && data < header + apart) {
+    return make_error(kBad, "workspace.header: overlaps workspace (%lld bytes apart)",
+                      static_cast<ll>(header) - static_cast<ll>(data));
+  }
   return check_workspace_apart(plan, spans, "workspace.header", workspace.header, apart);
 }
 

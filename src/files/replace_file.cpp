@@ -40,6 +40,19 @@ class Descriptor {
   int number_;
 };
 
+bool is_same(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+// Whether standard output or error goes to a file: what they write would go on to the old one.
+bool is_printed_to(const struct stat& file) {
+  for (const int descriptor : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat info {};
+    if (fstat(descriptor, &info) == 0 && is_same(info, file)) return true;
+  }
+  return false;
+}
+
 struct Target {
   std::string path;                ///< no symbolic link
   std::optional<struct stat> old;  ///< of the file that is there
@@ -56,22 +69,31 @@ Expected<Target> target_of(const std::string& path) {
   struct stat info {};
   if (fstat(file.number(), &info) != 0) return unwritable(path, errno);
   if (!S_ISREG(info.st_mode)) return unwritable(path, "no regular file");
+  if (is_printed_to(info)) {
+    return unwritable(path, "standard output or error goes there, and the file is replaced");
+  }
   target.old = info;
   return target;
 }
 
-// A file beside the target, under a name that no other writer has; removed unless renamed.
+// A file beside the target; removed unless renamed. Until then it has no name, where the file
+// system can do that, so that nothing stays of a process that is killed; else one that no other
+// writer has.
 class Beside {
  public:
-  explicit Beside(const std::string& target) : name_(target) {
-    static std::atomic<unsigned> count{0};
+  explicit Beside(const std::string& target) : target_(target) {
+    const std::size_t folder = target.rfind('/');
+    file_.emplace(folder == std::string::npos ? "." : target.substr(0, folder + 1),
+                  O_TMPFILE | O_WRONLY);
+    if (made() && access(in_proc().c_str(), F_OK) == 0) return;
     do {
-      name_ = target + "." + std::to_string(getpid()) + "." + std::to_string(++count) + ".new";
+      name_ = next_name();
       file_.emplace(name_, O_CREAT | O_EXCL | O_WRONLY);
-    } while (file_->number() < 0 && errno == EEXIST);  // left by a process that was killed
+    } while (!made() && errno == EEXIST);  // left by a process that was killed
+    if (!made()) name_.clear();
   }
   ~Beside() {
-    if (made()) unlink(name_.c_str());
+    if (!name_.empty()) unlink(name_.c_str());
   }
   Beside(const Beside&) = delete;
   Beside& operator=(const Beside&) = delete;
@@ -98,11 +120,30 @@ class Beside {
   }
   // A name that points to content which is not on the disk yet would survive a crash without it.
   [[nodiscard]] bool sync() const { return fsync(file_->number()) == 0; }
-  [[nodiscard]] bool rename_to(const std::string& target) const {
-    return rename(name_.c_str(), target.c_str()) == 0;
+  [[nodiscard]] bool rename_to_target() {
+    while (name_.empty()) {
+      const std::string name = next_name();
+      if (linkat(AT_FDCWD, in_proc().c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+        name_ = name;
+      } else if (errno != EEXIST) {
+        return false;
+      }
+    }
+    if (rename(name_.c_str(), target_.c_str()) != 0) return false;
+    name_.clear();
+    return true;
   }
 
  private:
+  [[nodiscard]] std::string next_name() const {
+    static std::atomic<unsigned> count{0};
+    return target_ + "." + std::to_string(getpid()) + "." + std::to_string(++count) + ".new";
+  }
+  [[nodiscard]] std::string in_proc() const {
+    return "/proc/self/fd/" + std::to_string(file_->number());
+  }
+
+  std::string target_;
   std::string name_;
   std::optional<Descriptor> file_;
   std::size_t size_ = 0;
@@ -132,7 +173,7 @@ Status replace_file(const std::string& path, const std::function<Status(const Ap
   SLUICE_TRY(write([&](std::string_view part) -> Status {
     return beside.append(part) ? Status{} : unwritable(path, errno);
   }));
-  if (!beside.sync() || !beside.rename_to(target->path)) return unwritable(path, errno);
+  if (!beside.sync() || !beside.rename_to_target()) return unwritable(path, errno);
   return {};
 }
 

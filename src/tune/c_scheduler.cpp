@@ -12,6 +12,7 @@
 namespace sluice {
 namespace {
 
+using c_api::check_size;
 using c_api::convert;
 using c_api::done;
 using c_api::finish;
@@ -87,6 +88,10 @@ sluice_status sluice_scheduler_tune(sluice_scheduler* scheduler, const sluice_pr
     if (!list) return report(list.error(), error);
     const auto wishes = to_cpp_options(options);
     if (!wishes) return report(wishes.error(), error);
+    if (out != nullptr) {
+      const Status fits = check_size<sluice_tune_report>(struct_size, "report");
+      if (!fits) return finish(fits, error);
+    }
     const auto outcomes = scheduler->inside.tune(*list, *wishes);
     if (!outcomes) return report(outcomes.error(), error);
     if (out == nullptr) return done(error);
@@ -105,6 +110,10 @@ sluice_status sluice_scheduler_load(sluice_scheduler* scheduler, const char* pat
                                     sluice_error* error) {
   if (scheduler == nullptr) return report(invalid_null("scheduler"), error);
   return guarded(error, [&] {
+    if (out != nullptr) {
+      const Status fits = check_size<sluice_load_report>(struct_size, "report");
+      if (!fits) return finish(fits, error);
+    }
     const auto loaded = scheduler->inside.load(path);
     if (!loaded) return report(loaded.error(), error);
     if (out == nullptr) return done(error);

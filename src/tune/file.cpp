@@ -56,9 +56,10 @@ class Lock {
       file_.emplace(path_.c_str(), O_CREAT | O_RDWR | O_NONBLOCK);
       if (file_->descriptor() < 0) return file_error(path_, "cannot be made", errno);
       if (flock(file_->descriptor(), LOCK_EX | LOCK_NB) == 0) {
-        held_ = has_its_name();
-        if (held_) return {};
-        continue;
+        if (!has_its_name()) continue;
+        SLUICE_TRY(check_empty());
+        held_ = true;
+        return {};
       }
       if (errno != EWOULDBLOCK && errno != EINTR) {
         return file_error(path_, "cannot be locked", errno);
@@ -78,6 +79,16 @@ class Lock {
     struct stat named {};
     return fstat(file_->descriptor(), &own) == 0 && stat(path_.c_str(), &named) == 0 &&
            own.st_dev == named.st_dev && own.st_ino == named.st_ino;
+  }
+
+  // What holds something, or is no file, is somebody else's: it would be removed.
+  [[nodiscard]] Status check_empty() const {
+    struct stat own {};
+    if (fstat(file_->descriptor(), &own) != 0) return file_error(path_, "cannot be read", errno);
+    if (S_ISREG(own.st_mode) && own.st_size == 0) return {};
+    return make_error(ErrorCode::kInvalidArgument,
+                      "%s: is no lock of a tune cache, wanted an empty file or none",
+                      path_.c_str());
   }
 
   std::string path_;

@@ -86,6 +86,21 @@ TEST_F(CScheduler, LoadsPlansExplainsAndSaves) {
   EXPECT_EQ(tests::content_of(copy), tests::content_of(cache()));
 }
 
+TEST_F(CScheduler, AReportThatDoesNotFitChangesNothing) {
+  const std::string path = cache();
+  sluice_load_report loaded{};
+  EXPECT_EQ(sluice_scheduler_load(scheduler, path.c_str(), &loaded, 8, &error),
+            SLUICE_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(error.message, "report: struct_size is 8, wanted at least"), nullptr);
+  const sluice_problem problem = c_mlp(16);
+  sluice_tune_choice choice{};
+  EXPECT_EQ(sluice_scheduler_find(scheduler, &problem, &cpu, &choice), 0);
+  sluice_tune_report tuned{};
+  EXPECT_EQ(sluice_scheduler_tune(scheduler, &problem, 1, nullptr, &tuned, 8, &error),
+            SLUICE_INVALID_ARGUMENT);
+  EXPECT_EQ(sluice_scheduler_find(scheduler, &problem, &cpu, &choice), 0);
+}
+
 TEST_F(CScheduler, FindIsACallbackOfItsOwn) {
   ASSERT_EQ(sluice_scheduler_load(scheduler, cache().c_str(), nullptr, 0, &error), SLUICE_OK);
   sluice_tune_choice choice{};

@@ -2,10 +2,12 @@
 // A file is replaced as a whole or not at all: links, modes, a full disk, what is no regular file.
 #include "files/replace_file.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -154,6 +156,46 @@ TEST(ReplaceFile, WhatCannotBeReplacedIsSaidBefore) {
   }
   EXPECT_TRUE(test::refuses(check_replaceable(pipe), "cannot be written")) << "and does not wait";
   EXPECT_EQ(folder.files(), 2U);
+}
+
+// What is printed would go on to the file that was replaced.
+TEST(ReplaceFile, AFileThatIsPrintedToStays) {
+  const Folder folder;
+  const std::string path = folder.write("log", "old\n");
+  const int log = open(path.c_str(), O_WRONLY | O_APPEND);
+  const int before = dup(STDOUT_FILENO);
+  ASSERT_GE(dup2(log, STDOUT_FILENO), 0);
+  const Status file = replace_file(path, "new");
+  const Status device = replace_file("/dev/stdout", "new");
+  dup2(before, STDOUT_FILENO);
+  close(before);
+  close(log);
+  EXPECT_TRUE(test::refuses(file, "log: cannot be written: standard output or error goes there"));
+  EXPECT_TRUE(test::refuses(device, "/dev/stdout: cannot be written: standard output"));
+  EXPECT_EQ(content_of(path), "old\n");
+  EXPECT_TRUE(test::succeeds(replace_file(path, "new")));
+}
+
+TEST(ReplaceFile, NothingStaysOfAProcessThatIsKilled) {
+  const Folder folder;
+  const int unnamed = open(folder.path(".").c_str(), O_TMPFILE | O_WRONLY, 0600);
+  if (unnamed < 0) GTEST_SKIP() << "this file system has no files without a name";
+  close(unnamed);
+  const std::string path = folder.write("file", "old");
+  const pid_t child = fork();
+  if (child == 0) {
+    [[maybe_unused]] const Status ignored = replace_file(path, [](const Append& append) -> Status {
+      [[maybe_unused]] const Status written = append("half");
+      raise(SIGKILL);
+      return {};
+    });
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(content_of(path), "old");
+  EXPECT_EQ(folder.files(), 1U);
 }
 
 TEST(ReplaceFile, AFileThatMayNotBeWrittenStays) {

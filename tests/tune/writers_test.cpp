@@ -170,6 +170,14 @@ TEST_F(Writers, WaitForTheLock) {
   expect_entries(path, 1);
 }
 
+TEST_F(Writers, WhatIsNoLockStays) {
+  const std::string lock = path + ".lock";
+  std::ofstream(lock) << "somebody's";
+  Scheduler scheduler(cpu_device());
+  EXPECT_TRUE(test::refuses(scheduler.save(path.c_str()), ".lock: is no lock of a tune cache"));
+  EXPECT_EQ(content_of(lock), "somebody's");
+}
+
 TEST(Files, AreReplacedAsAWholeOrNotAtAll) {
   const Folder folder;
   const std::string path = folder.write("file", "old");

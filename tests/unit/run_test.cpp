@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -216,6 +217,21 @@ TEST(Run, RefusesAWorkspaceThatOverlapsAnOperand) {
   EXPECT_TRUE(refuses(f.run_now(), "workspace.header: overlaps x (-16368 bytes apart)"));
   f.operands.x = header.data() + kWorkspaceHeaderBytes;
   EXPECT_TRUE(succeeds(f.run_now()));
+  f.workspace.header = f.workspace.data;
+  EXPECT_TRUE(refuses(f.run_now(), "workspace.header: overlaps workspace (0 bytes apart)"));
+  f.workspace.header = behind(f.workspace.data, -std::int64_t{kWorkspaceHeaderBytes} + 256);
+  EXPECT_TRUE(refuses(f.run_now(), "workspace.header: overlaps workspace (-16128 bytes apart)"));
+}
+
+// One row for all, in a block without an end.
+TEST(Run, RefusesAnOutputOverARowThatIsRepeatedForEver) {
+  Problem p = problem_of(Op::kMlp);
+  p.layout.w_gate_up = {.row_stride_bytes = 0,
+                        .block_rows = std::numeric_limits<std::int64_t>::max(),
+                        .block_stride_bytes = 128};
+  Fixture f(p);
+  f.operands.w_up = f.operands.w_gate = f.operands.y;
+  EXPECT_TRUE(refuses(f.run_now(), "y: the output overlaps w_gate"));
 }
 
 TEST(Run, TakesAHeaderApartFromItsScratch) {
