@@ -51,7 +51,7 @@ Status bench_jobs(const std::vector<Job>& jobs, harness::Rig& rig,
     options.tp = job.tp;
     auto result = harness::bench_case(job.test_case, rig, ceilings, options);
     if (!result && skips && result.error().code == ErrorCode::kOutOfMemory) {
-      found.skip(case_name(job.test_case));
+      found.skipped.push_back(case_name(job.test_case));
       continue;
     }
     if (!result) {
@@ -216,7 +216,11 @@ int bench(const BenchArguments& args, const Context& context) {
   found.meta = harness::make_meta((*rig)->device(), *ceilings, context.argc, context.argv);
   if (random || is_all_models(args.work)) found.summed_baseline = chain;
   if (random) {
-    if (const Status s = keep_other_parts(args.random, *jobs, found); !s) return fail(s.error());
+    // Before each write again: another part may run at the same time.
+    found.reread = [&args, draw = *jobs](Findings& f) {
+      return keep_other_parts(args.random, args.pass, draw, f);
+    };
+    if (const Status s = found.reread(found); !s) return fail(s.error());
     *jobs = take_part(args.random, *jobs, (*rig)->free_bytes(), found);
   }
   const Status status =

@@ -117,6 +117,7 @@ std::string case_name(const ordered_json& row) {
 }
 
 Status Findings::write() {
+  if (reread && json != "-") SLUICE_TRY(reread(*this));
   const ordered_json rows_now = all_rows();
   summarise(rows_now);
   ordered_json lists{{"rows", rows_now}};
@@ -134,10 +135,9 @@ Status Findings::add(const std::vector<harness::Row>& more, bool right, bool con
   return keep();
 }
 
-Status Findings::keep() { return rows.empty() || json.empty() || json == "-" ? Status{} : write(); }
-
-void Findings::skip(const std::string& name) {
-  meta.skipped += (meta.skipped.empty() ? "" : " ") + name;
+Status Findings::keep() {
+  if (json.empty() || json == "-") return {};
+  return rows.empty() && (!ended || skipped.empty()) ? Status{} : write();
 }
 
 ordered_json Findings::all_rows() const {
@@ -153,6 +153,9 @@ ordered_json Findings::all_rows() const {
 }
 
 void Findings::summarise(const ordered_json& all) {
+  std::vector<std::string> all_skipped = kept_skipped;
+  all_skipped.insert(all_skipped.end(), skipped.begin(), skipped.end());
+  meta.skipped = fmt::format("{}", fmt::join(all_skipped, " "));
   if (summed_baseline.empty()) return;
   std::vector<harness::CaseRatio> ratios;
   for (const ordered_json& row : all) {

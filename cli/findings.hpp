@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,8 +29,11 @@ struct Findings {
   int unsettled = 0;
   std::string json;  ///< the file; empty or - for none
   harness::Meta meta;
-  std::string summed_baseline;  ///< whose ratios are summed up; empty for none
-  nlohmann::ordered_json kept = nlohmann::ordered_json::array();  ///< rows of other parts
+  std::string summed_baseline;         ///< whose ratios are summed up; empty for none
+  std::vector<std::string> skipped{};  ///< cases that were not measured
+  nlohmann::ordered_json kept = nlohmann::ordered_json::array();  ///< rows of other parts,
+  std::vector<std::string> kept_skipped{};                        ///< and what these skipped
+  std::function<Status(Findings&)> reread{};  ///< sets these from the file; before it is written
   std::map<std::string, std::size_t>
       places{};  ///< by case_name(): where rows stand among kept ones
   std::chrono::steady_clock::time_point written{};
@@ -39,11 +43,9 @@ struct Findings {
   /// After every shape; writes once a second, so that who stops a long bench keeps what was
   /// measured.
   Status add(const std::vector<harness::Row>& more, bool right, bool converged);
-  /// What there is, in the file. Without a row an old file is worth more, but where a part came to
-  /// its end and has only skipped.
+  /// What there is, in the file. Without a row an old file is worth more, but where all is done and
+  /// cases were skipped.
   Status keep();
-  /// Lists a case that was not measured.
-  void skip(const std::string& name);
   /// The tables, on standard output.
   void print(const Device& device, const harness::Ceilings& ceilings);
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -103,5 +104,7 @@ int guarded_program(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   sluice::cli::open_standard_files();
+  // Ignored by who started it, as some supervisors do, it would hide how a program here ended.
+  std::signal(SIGCHLD, SIG_DFL);
   return sluice::cli::finish(sluice::cli::guarded_program(argc, argv));
 }

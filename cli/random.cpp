@@ -75,7 +75,7 @@ Expected<harness::TokenRange> token_range(const WorkArguments& work) {
 // A file that this draw, on this device and from these sources, may be added to.
 Status check_same_run(const ordered_json& meta, const Findings& found) {
   const ordered_json mine = harness::to_json(found.meta);
-  for (const char* field : {"device", "commit"}) {
+  for (const char* field : {"device", "commit", "max_simd"}) {
     if (meta.contains(field) && meta[field] == mine[field]) continue;
     return make_error(ErrorCode::kInvalidArgument,
                       "%s: holds parts of another %s; name another --json for this --part",
@@ -153,9 +153,11 @@ Expected<std::vector<Job>> draw_jobs(const RandomArguments& args, const WorkArgu
   return draw;
 }
 
-Status keep_other_parts(const RandomArguments& args, const std::vector<Job>& draw,
-                        Findings& found) try {
+Status keep_other_parts(const RandomArguments& args, const std::string& pass,
+                        const std::vector<Job>& draw, Findings& found) try {
   const Part part = part_of(args);
+  found.kept = ordered_json::array();
+  found.kept_skipped.clear();
   std::error_code error;
   if (part.count == 1 || !std::filesystem::is_regular_file(found.json, error)) return {};
   const auto file = harness::read_results_file(found.json);
@@ -166,10 +168,12 @@ Status keep_other_parts(const RandomArguments& args, const std::vector<Job>& dra
   }
   for (const ordered_json& row : file->rows) {
     const auto place = found.places.find(case_name(row));
-    if (place == found.places.end()) {
+    if (place == found.places.end() || row.at("op") != args.op || row.at("pass") != pass) {
       return make_error(ErrorCode::kInvalidArgument,
-                        "%s: holds %s, which is none of this --random; name another --json",
-                        found.json.c_str(), case_name(row).c_str());
+                        "%s: holds %s:%s (%s), which is none of this --random; name another --json",
+                        found.json.c_str(), case_name(row).c_str(),
+                        row.at("op").get<std::string>().c_str(),
+                        row.at("pass").get<std::string>().c_str());
     }
     if (!part.has(place->second)) found.kept.push_back(row);
   }
@@ -177,7 +181,9 @@ Status keep_other_parts(const RandomArguments& args, const std::vector<Job>& dra
   std::istringstream skipped(file->meta["skipped"].get<std::string>());
   for (std::string name; skipped >> name;) {
     const auto place = found.places.find(name);
-    if (place != found.places.end() && !part.has(place->second)) found.skip(name);
+    if (place != found.places.end() && !part.has(place->second)) {
+      found.kept_skipped.push_back(name);
+    }
   }
   return {};
 } catch (const nlohmann::json::exception& e) {  // a field of another type
@@ -193,7 +199,7 @@ std::vector<Job> take_part(const RandomArguments& args, const std::vector<Job>& 
   for (std::size_t i = 0; i < draw.size(); ++i) {
     if (!part.has(i)) continue;
     if (harness::operand_bytes(draw[i].test_case.problem) > most) {
-      found.skip(case_name(draw[i].test_case));
+      found.skipped.push_back(case_name(draw[i].test_case));
     } else {
       jobs.push_back(draw[i]);
     }

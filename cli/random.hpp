@@ -34,8 +34,9 @@ Status check_random(const RandomArguments& args, const WorkArguments& work, cons
 Expected<std::vector<Job>> draw_jobs(const RandomArguments& args, const WorkArguments& work);
 
 /// Makes `found` keep what other parts of `draw` left in its file, where there is one. Errors:
-/// kInvalidArgument for a file of another draw, device or commit.
-Status keep_other_parts(const RandomArguments& args, const std::vector<Job>& draw, Findings& found);
+/// kInvalidArgument for a file of another draw, operator, pass, device, SIMD target or commit.
+Status keep_other_parts(const RandomArguments& args, const std::string& pass,
+                        const std::vector<Job>& draw, Findings& found);
 
 /// The jobs of --part whose operands fit in `free_bytes` or --memory; the others are listed as
 /// skipped.

@@ -140,6 +140,14 @@ int tune(const TuneArguments& args, const Context& context) {
   }
   Progress progress(context.quiet);
   const auto start = std::chrono::steady_clock::now();
+  auto kept = start;
+  // Between problems: who stops a long run keeps what was measured. That it cannot be is told last.
+  const auto keep = [&] {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - kept < std::chrono::seconds(1)) return;
+    kept = now;
+    [[maybe_unused]] const Status ignored = scheduler.save(path.c_str());
+  };
   const auto outcomes = scheduler.tune(
       *problems,
       {.max_seconds = args.seconds,
@@ -147,6 +155,7 @@ int tune(const TuneArguments& args, const Context& context) {
        .threads = context.threads,
        .again = args.again,
        .progress = [&](std::size_t done, std::size_t count, const Problem& problem) {
+         keep();
          progress.show(fmt::format("tuning {} ({} of {} done)", to_string(problem), done, count));
        }});
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;

@@ -33,6 +33,10 @@ bool is_there(const fs::path& path) {
 
 // The one checkpoint of a folder: an index, model.safetensors, or its only .safetensors file.
 Expected<fs::path> find_in_folder(const fs::path& folder) {
+  if (is_there(folder / kIndexName) && is_there(folder / kSingleName)) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: holds both %s and %s; name one of them",
+                      printable(folder.string()).c_str(), kIndexName, kSingleName);
+  }
   for (const char* name : {kIndexName, kSingleName}) {
     if (is_there(folder / name)) return folder / name;
   }
@@ -165,6 +169,22 @@ Expected<std::optional<std::string>> CheckpointFiles::metadata(std::string_view 
 Error invalid(const CheckpointFiles& files, const std::string& what) {
   return make_error(ErrorCode::kInvalidArgument, "%s: %s", printable(files.source).c_str(),
                     what.c_str());
+}
+
+Status check_packed(const CheckpointFiles& files, const std::string& out) {
+  std::error_code error;
+  const fs::path file(out);
+  const auto is_out = [&](const SafeTensors& shard) {
+    return fs::equivalent(shard.path(), file, error);
+  };
+  if (files.shards.size() > 1 && std::any_of(files.shards.begin(), files.shards.end(), is_out)) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: is one of the %zu shards of %s",
+                      printable(out).c_str(), files.shards.size(), printable(files.source).c_str());
+  }
+  if (file.filename() != kSingleName || !is_there(file.parent_path() / kIndexName)) return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "%s: lies beside %s, which would hide it; name another folder",
+                    printable(out).c_str(), kIndexName);
 }
 
 Expected<CheckpointFiles> open_checkpoint_files(const std::string& path) {

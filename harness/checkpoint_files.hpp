@@ -44,6 +44,10 @@ struct CheckpointFiles {
 /// kInvalidArgument that says `what` of `files`.
 [[nodiscard]] Error invalid(const CheckpointFiles& files, const std::string& what);
 
+/// Whether what is made of `files` may be written to `out`. Errors: kInvalidArgument where that is
+/// one of several shards, or a model.safetensors that an index beside it would hide.
+Status check_packed(const CheckpointFiles& files, const std::string& out);
+
 /// Opens what `path` names and reads the headers; see open_checkpoint(). Of an index, every shard
 /// must be there and hold every tensor the weight_map places in it.
 [[nodiscard]] Expected<CheckpointFiles> open_checkpoint_files(const std::string& path);

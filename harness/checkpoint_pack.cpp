@@ -210,6 +210,7 @@ Expected<PackReport> pack_checkpoint(const std::string& path, const std::string&
                                      const GateUpPacking* target) {
   Expected<CheckpointFiles> files = open_checkpoint_files(path);
   if (!files) return files.error();
+  SLUICE_TRY(check_packed(*files, out));
   const Expected<GateUpPacking> source = read_packing(*files);
   if (!source) return source.error();
   const Expected<std::vector<Pair>> pairs = find_pairs(*files);

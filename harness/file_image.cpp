@@ -100,7 +100,12 @@ void FileImage::forget(std::size_t offset, std::size_t size) noexcept {
 Expected<FileImage> read_whole(const std::string& path) {
   Expected<FileImage> image = FileImage::open(path);
   if (!image) return image.error();
-  SLUICE_TRY(image->read(0, image->bytes().size()));
+  const std::size_t size = image->bytes().size();
+  if (size > kMostWholeBytes) {
+    return make_error(ErrorCode::kInvalidArgument, "%s: got %zu bytes, wanted at most %zu",
+                      printable(path).c_str(), size, kMostWholeBytes);
+  }
+  SLUICE_TRY(image->read(0, size));
   return image;
 }
 

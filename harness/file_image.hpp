@@ -51,7 +51,11 @@ class FileImage {
   std::size_t size_ = 0;
 };
 
-/// The whole of a small file. Errors: those of open() and read().
+/// Files that are read whole have so many bytes at the most.
+inline constexpr std::size_t kMostWholeBytes = 100'000'000;
+
+/// The whole of a small file. Errors: those of open() and read(), kInvalidArgument for a larger
+/// one.
 [[nodiscard]] Expected<FileImage> read_whole(const std::string& path);
 
 /// Untrusted text for an error message: at most `limit` bytes, the middle cut out where it is

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -37,9 +37,11 @@ ordered_json rounded(const ordered_json& value) {
   if (!value.is_number_float()) return value;
   const double number = value;
   if (!std::isfinite(number)) return nullptr;
-  const double shown =
-      std::strtod(fmt::format("{:.{}g}", number, kSignificantDigits).c_str(), nullptr);
-  return std::isfinite(shown) ? shown : number;  // the largest doubles, rounded up, are none
+  const std::string text = fmt::format("{:.{}g}", number, kSignificantDigits);
+  double shown = number;  // the largest doubles, rounded up, are none
+  // NOTE: strtod reads by the locale of the process, which a library does not choose.
+  std::from_chars(text.data(), text.data() + text.size(), shown);
+  return std::isfinite(shown) ? shown : number;
 }
 
 struct Table {

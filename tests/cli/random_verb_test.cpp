@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "process.hpp"
@@ -23,11 +25,12 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 // Small shapes of few tokens, one copy of their weights each, little time.
-Outcome draw(std::vector<std::string> more) {
+Outcome draw(std::vector<std::string> more, const char* memory = "24",
+             const char* milliseconds = "1") {
   std::vector<std::string> words = {
-      "bench",    "--random", "12",           "--seed", "169",      "--tokens", "1-2",
-      "--memory", "24",       "--layers",     "1",      "--device", "cpu",      "--milliseconds",
-      "1",        "--quick",  "--no-ceilings"};
+      "bench",      "--random", "12",           "--seed", "169",      "--tokens", "1-2",
+      "--memory",   memory,     "--layers",     "1",      "--device", "cpu",      "--milliseconds",
+      milliseconds, "--quick",  "--no-ceilings"};
   words.insert(words.end(), more.begin(), more.end());
   return sluice(words);
 }
@@ -105,9 +108,42 @@ TEST(Random, PartsEndInOneFileWithItsSummary) {
   EXPECT_EQ(other.code, 2);
   EXPECT_THAT(other.err, HasSubstr("which is none of this --random"));
   EXPECT_EQ(read_file(file), before);
+  const Outcome gate_up = draw({"--part", "1/2", "--op", "gate_up", "--json", file});
+  EXPECT_EQ(gate_up.code, 2);
+  EXPECT_THAT(gate_up.err, HasSubstr(":mlp (fwd), which is none of this --random"));
+  EXPECT_EQ(read_file(file), before);
   const std::string notes = folder.write("notes", "mine");
   EXPECT_EQ(draw({"--part", "1/2", "--json", notes}).code, 2);
   EXPECT_EQ(read_file(notes), "mine");
+}
+
+TEST(Random, APartOfWhichAllIsSkippedSaysSo) {
+  const Folder folder;
+  const std::string file = folder.path("out.json");
+  ASSERT_EQ(draw({"--part", "1/2", "--json", file}).code, 0);
+  ASSERT_FALSE(read_results(read_file(file))["rows"].empty());
+  ASSERT_EQ(draw({"--part", "1/2", "--json", file}, "1").code, 0);
+  const json again = read_results(read_file(file));
+  EXPECT_THAT(again["rows"], SizeIs(0));
+  const std::string skipped = again["meta"]["skipped"];
+  EXPECT_EQ(std::ranges::count(skipped, ' '), 5);
+  const std::string all = folder.path("all.json");
+  ASSERT_EQ(draw({"--json", all}, "1").code, 0);
+  EXPECT_EQ(
+      std::ranges::count(read_results(read_file(all))["meta"]["skipped"].get<std::string>(), ' '),
+      11);
+}
+
+TEST(Random, PartsAtOnceKeepEachOthersRows) {
+  const Folder folder;
+  const std::string file = folder.path("out.json");
+  std::thread slow([&] {
+    EXPECT_EQ(draw({"--part", "1/2", "--json", file}, "24", "200").code, 0);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  EXPECT_EQ(draw({"--part", "2/2", "--json", file}).code, 0);
+  slow.join();
+  EXPECT_THAT(read_results(read_file(file))["rows"], SizeIs(5));
 }
 
 TEST(Random, RegretIsOfEveryFifthShape) {

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <string>
+
 #include "process.hpp"
 
 namespace sluice::tests {
@@ -28,6 +31,17 @@ TEST(Report, NoPythonIsThree) {
   const Outcome environment = sluice({"report", file}, {"SLUICE_PYTHON=/no/other"});
   EXPECT_EQ(environment.code, 3);
   EXPECT_THAT(environment.err, HasSubstr("/no/other"));
+}
+
+// As some supervisors leave it: who waits for a child would be told of none.
+TEST(Report, RunsWhereTheSignalOfChildrenIsIgnored) {
+  const Folder folder;
+  const std::string file = folder.write("a.json", "{}");
+  const std::string python = folder.write_program("python", "#!/bin/sh\nexit 0\n");
+  const std::string command = "trap '' CHLD; exec " +
+                              std::string(std::getenv("SLUICE_TEST_PROGRAM")) + " report " + file +
+                              " --python " + python;
+  EXPECT_EQ(std::system(command.c_str()), 0);
 }
 
 TEST(Report, NoMatplotlibIsThree) {

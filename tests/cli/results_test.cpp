@@ -4,9 +4,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <clocale>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 
 #include "harness/ceilings.hpp"
 #include "harness/rig.hpp"
@@ -31,6 +35,26 @@ TEST(Results, AbsentValuesAreNullsAndKeysStay) {
     ASSERT_TRUE(meta.contains(key)) << key;
     EXPECT_TRUE(meta[key].is_null()) << key;
   }
+}
+
+// The library is loaded into processes that chose one.
+TEST(Results, NumbersHaveAPointInEveryLocale) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("sluice-locale-" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  const std::string made = (folder / "de_DE.UTF-8").string();
+  const bool there =
+      std::system(("localedef -i de_DE -f UTF-8 " + made + " > /dev/null 2>&1").c_str()) == 0;
+  setenv("LOCPATH", folder.c_str(), 1);
+  const char* const chosen = there ? setlocale(LC_ALL, "de_DE.UTF-8") : nullptr;
+  Meta meta;
+  meta.read_tbps = 1.5;
+  const std::string text = results_text(meta, {});
+  setlocale(LC_ALL, "C");
+  unsetenv("LOCPATH");
+  std::filesystem::remove_all(folder);
+  if (chosen == nullptr) GTEST_SKIP() << "no locale with a decimal comma can be made here";
+  EXPECT_THAT(text, HasSubstr("\"read_tbps\": 1.5,"));
 }
 
 // The form that sluice.results writes and reads too (tests/python/test_results.py).

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cstdlib>
+#include <string>
 
 #include "process.hpp"
 #include "sluice/sluice.hpp"
@@ -59,6 +61,20 @@ TEST(Tune, KeepsChoicesThatExplainNames) {
   const Outcome again = tune({"1x64x96", "--again", "--candidates", "--tune-cache", cache});
   EXPECT_THAT(again.out, HasSubstr("mlp=emulated  "));
   EXPECT_THAT(again.out, HasSubstr("1 measured, 0 known"));
+}
+
+TEST(Tune, WhoStopsItKeepsWhatWasMeasured) {
+  if (one_target()) GTEST_SKIP() << "one SIMD target: nothing to choose";
+  const Folder folder;
+  const std::string cache = folder.path("cache");
+  const std::string command =
+      "timeout -s KILL 4 " + std::string(std::getenv("SLUICE_TEST_PROGRAM")) +
+      " tune --device cpu --memory 64 --seconds 60 -q 64x512x2048 64x544x2048 64x576x2048"
+      " 64x608x2048 64x640x2048 64x672x2048 64x704x2048 64x736x2048 64x768x2048 64x800x2048"
+      " --tune-cache " +
+      cache;
+  EXPECT_NE(std::system(command.c_str()), 0);
+  EXPECT_GT(lines_of(read_file(cache)).size(), 1U);
 }
 
 TEST(Tune, TakesModelsAndTokenRanges) {

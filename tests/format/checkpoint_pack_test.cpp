@@ -210,6 +210,17 @@ TEST_F(CheckpointPack, ShardsBecomeOneFile) {
   const GateUpPacking target{3, PackOrder::kGateUp};
   ASSERT_TRUE(succeeds(pack_checkpoint(folder_.string(), path("out.safetensors"), &target)));
   expect_same_mlps(path("out.safetensors"), folder_.string());
+  const auto before = contents(path("two.safetensors"));
+  EXPECT_TRUE(refuses(pack_checkpoint(folder_.string(), path("two.safetensors"), &target),
+                      "two.safetensors: is one of the 3 shards of "));
+  EXPECT_EQ(contents(path("two.safetensors")), before);
+  const std::string single = path("model.safetensors");
+  EXPECT_TRUE(refuses(pack_checkpoint(folder_.string(), single, &target),
+                      "model.safetensors: lies beside model.safetensors.index.json"));
+  EXPECT_FALSE(std::filesystem::exists(single));
+  write("model.safetensors", one.bytes());
+  EXPECT_TRUE(refuses(open_checkpoint_files(folder_.string()),
+                      "holds both model.safetensors.index.json and model.safetensors"));
 }
 
 TEST_F(CheckpointPack, RowsInBlocksOfColumnsAndExpertsMove) {

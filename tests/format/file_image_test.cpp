@@ -43,6 +43,16 @@ TEST_F(ChangingFile, WhatWasReadStaysWhenTheFileIsCut) {
   EXPECT_EQ(image->text(), std::string(10000, 'x'));
 }
 
+// Sparse: nobody has to read two gigabytes of nothing to learn that they are too many.
+TEST_F(ChangingFile, AFileThatIsTooLargeIsNotRead) {
+  const std::string path = write("file", "x");
+  std::filesystem::resize_file(path, kMostWholeBytes + 1);
+  const auto image = read_whole(path);
+  ASSERT_FALSE(image);
+  EXPECT_THAT(std::string(image.error().text()),
+              HasSubstr("file: got 100000001 bytes, wanted at most 100000000"));
+}
+
 TEST_F(ChangingFile, AFileThatIsCutBeforeItIsReadIsAnError) {
   const std::string path = write("file", std::string(10000, 'x'));
   auto image = FileImage::open(path);
