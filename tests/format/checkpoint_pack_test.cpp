@@ -24,7 +24,6 @@ using format_test::TensorSet;
 using test::fails;
 using test::refuses;
 using test::succeeds;
-using testing::HasSubstr;
 
 constexpr std::int64_t kD = 3;
 constexpr std::int64_t kH = 12;

@@ -478,6 +478,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _parser().error("--seed: expected a number that is not negative")
     if arguments.generate and arguments.weights == "blocks":
         _parser().error("--weights blocks: generated weights have none of their own")
+    if arguments.out.name == "config.json":
+        _parser().error("--out: config.json is written beside it, name another file")
     try:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         dims = _make(arguments)

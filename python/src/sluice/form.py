@@ -206,13 +206,35 @@ def _bind(known: dict[str, ast.expr], target: ast.expr, value: ast.expr) -> None
             raise _Refused(f"writes to {_shown(target)}")
 
 
+def _nodes(tree: ast.AST) -> Iterable[ast.AST]:
+    """Each once: nodes are shared, so that a tree may be endless."""
+    seen: dict[int, ast.AST] = {}
+    left = [tree]
+    while left:
+        if id(node := left.pop()) not in seen:
+            seen[id(node)] = node
+            left.extend(ast.iter_child_nodes(node))
+    return seen.values()
+
+
+def _may_change(value: ast.expr) -> Iterable[ast.Call]:
+    """Calls of the module's parts, and of methods that write into their tensor."""
+    for node in _nodes(value):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("self"))):
+                yield node
+            case ast.Call(ast.Attribute(attr=name)) if name.endswith("_"):
+                yield node
+
+
 @dataclass
 class _Path:
-    """One way through the statements: what variables hold, the tests of the branches taken, what is
-    returned, and why the way is no gated MLP."""
+    """One way through the statements: what variables hold, the tests of the branches taken, calls that may
+    change something, what is returned, and why the way is no gated MLP."""
 
     known: dict[str, ast.expr]
     tests: tuple[tuple[str, bool], ...] = ()
+    called: tuple[ast.Call, ...] = ()
     returned: ast.expr | None = None
     refused: str | None = None
 
@@ -255,7 +277,9 @@ class _Walker:
             case ast.Expr(ast.Constant()):
                 pass
             case ast.Assign([target], value) | ast.AnnAssign(target, _, ast.expr() as value):
-                _bind(path.known, target, self.value(value, path))
+                held = self.value(value, path)
+                path.called += tuple(_may_change(held))
+                _bind(path.known, target, held)
             case ast.Return(ast.expr() as value):
                 path.returned = self.value(value, path)
             case ast.If(test, [ast.Return(ast.Name(name))], []) if (
@@ -288,7 +312,7 @@ class _Walker:
         return [
             after for taken, branch in ((True, body), (False, otherwise))
             for after in self.walk(
-                branch, _Path(dict(path.known), (*path.tests, (text, taken)))
+                branch, _Path(dict(path.known), (*path.tests, (text, taken)), path.called)
             )
         ]  # fmt: skip
 
@@ -445,6 +469,10 @@ def _read_path(path: _Path, walker: _Walker) -> Form:
         raise _Refused(path.refused)
     if path.returned is None:
         raise _Refused("returns nothing")
+    needed = {id(node) for node in _nodes(path.returned)}
+    for call in path.called:
+        if id(call) not in needed:
+            raise _Refused(f"calls {_shown(call.func)} and returns nothing of it")
     reader = _Reader(walker)
     may_pass = walker.conditional
     down, h = reader.projected(reader.without_dropout(path.returned), "returns", may_pass=may_pass)

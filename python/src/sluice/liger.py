@@ -18,6 +18,7 @@ from sluice import ops, torch_operators
 from sluice.gate import Gate
 
 def _gate_mul(ctx: Any, a: Tensor, b: Tensor, gate: Gate) -> Tensor:
+    ctx.plain = type(a) is Tensor, type(b) is Tensor
     a, b = ops._alike(a, b)
     ctx.gate = gate.arguments
     ctx.save_for_backward(a, b)
@@ -27,7 +28,11 @@ def _gate_mul(ctx: Any, a: Tensor, b: Tensor, gate: Gate) -> Tensor:
 def _gradients(ctx: Any, dc: Tensor) -> tuple[Tensor, ...]:
     """Of a and b."""
     tensors = ops._alike(dc, *ctx.saved_tensors)
-    return torch.ops.sluice.gate_mul_grad.default(*tensors, *ctx.gate, True)
+    gradients = torch.ops.sluice.gate_mul_grad.default(*tensors, *ctx.gate, True)
+    # Of a plain tensor beside a DTensor a plain one.
+    return tuple(
+        g.full_tensor() if plain and type(g) is not Tensor else g for g, plain in zip(gradients, ctx.plain)
+    )
 
 
 class LigerSiLUMulFunction(torch.autograd.Function):

@@ -58,12 +58,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from sluice.gate import Gate
 from sluice.torch_operators import first_of
 
 _SILU = Gate()
 _ops = torch.ops.sluice
+_is_compiling = torch.compiler.is_compiling
+_functorch_level = torch._C._functorch.peek_interpreter_stack
 Group = Any  # a torch.distributed.ProcessGroup, which Torch may lack, or its name
 
 
@@ -116,7 +119,24 @@ def _summed(op: Any, *arguments: Any, group: str, norms: tuple[Any, ...]) -> Any
 # --- the functions. They name the overload: to look for the one that fits costs 3 us of the host.
 
 
+def is_transformed() -> bool:
+    """Whether forward-mode differentiation or functorch (vmap, grad, jvp) looks on: tensors do not tell then what
+    is wanted of them."""
+    return not _is_compiling() and (forward_ad._current_level >= 0 or _functorch_level() is not None)
+
+
+def _refuse_tangents(*tensors: Tensor | None) -> None:
+    """Raises ``NotImplementedError`` where a derivative would be lost: there are none in forward mode."""
+    if _is_compiling() or forward_ad._current_level < 0:
+        return
+    if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise NotImplementedError("sluice.ops: no derivative in forward mode (jvp, jacfwd, dual tensors)")
+
+
 def _wants_gradient(*tensors: Tensor | None) -> bool:
+    if is_transformed():
+        _refuse_tangents(*tensors)
+        return torch.is_grad_enabled()  # what vmap has batched may want one and does not say so
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
@@ -143,6 +163,7 @@ def down(
         name = _name_for(group, h, w_down, b_down, residual, next_norm)
         norms = (next_norm, next_eps, next_weight_offset)
         return _summed(_ops.down_reduce, h, w_down, b_down, residual, weights_static, group=name, norms=norms)
+    _refuse_tangents(h, w_down, b_down, residual)
     y = _ops.down.default(h, w_down, b_down, residual, weights_static)
     if next_norm is None:
         return y
@@ -192,7 +213,17 @@ def linear(
 def _norm_by_torch(
     x: Tensor, norm_weight: Tensor, x_residual: Tensor | None, eps: float, weight_offset: float
 ) -> tuple[Tensor, Tensor]:
-    """n and r of a norm that is differentiated."""
+    """n and r of a norm that is differentiated; refuses what the operator refuses."""
+    if norm_weight.shape != x.shape[-1:] or norm_weight.dtype is not x.dtype:
+        raise ValueError(
+            f"norm_weight: expected {x.dtype} [{x.shape[-1]}], got {norm_weight.dtype} {list(norm_weight.shape)}"
+        )
+    if x_residual is not None and (x_residual.shape != x.shape or x_residual.dtype is not x.dtype):
+        raise ValueError(
+            f"x_residual: expected {x.dtype} {list(x.shape)}, got {x_residual.dtype} {list(x_residual.shape)}"
+        )
+    if not eps >= 0:
+        raise ValueError(f"norm.eps: got {eps}, wanted 0 or more")
     r = x if x_residual is None else x + x_residual
     wide = torch.promote_types(r.dtype, torch.float32)
     scale = norm_weight.to(wide) + weight_offset
@@ -306,4 +337,5 @@ def gate_mul(g: Tensor, u: Tensor, *, gate: Gate = _SILU, round_gate: bool = Fal
     g and u may be DTensors: each rank computes its part, and placements stay as they are. Where g's and u's
     differ one is redistributed; a plain tensor beside a DTensor is taken to be whole and the same on all ranks."""
     g, u = _alike(g, u)
+    _refuse_tangents(g, u)
     return _ops.gate_mul.default(g, u, *gate.arguments, round_gate)

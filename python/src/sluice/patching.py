@@ -12,6 +12,7 @@ transposed views, which the operators would copy at every call.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import MethodType
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sluice import capi, proof
+from sluice import capi, ops, proof
 from sluice.form import Form, form_of, looks_gated
 from sluice.gate import Gate
 from sluice.kept import keep, kept
@@ -54,37 +55,68 @@ def _has_hooks(module: nn.Module) -> bool:
     )
 
 
+def _has_class_forward(module: nn.Module) -> bool:
+    """A scripted module's class has none."""
+    return _function_of(module) is getattr(type(module), "forward", module)
+
+
 def _has_own_forward(module: nn.Module) -> bool:
-    """Reads it, so that torch.compile notices when there is one."""
-    return module.forward is None or "forward" in module.__dict__
+    """Reads it, so that torch.compile notices when there is one. A patched module that was pickled has its
+    class's."""
+    if module.forward is None or "forward" not in module.__dict__:
+        return module.forward is None
+    return not _has_class_forward(module)
+
+
+def _other_parts_obstacle(module: nn.Module, form: Form) -> str | None:
+    """The same of the activation and the dropouts."""
+    for name in form.dropouts if form.is_function else (form.activation, *form.dropouts):
+        part = module._modules.get(name)
+        if part is None:
+            continue  # an activation that is no module
+        if _has_own_forward(part):
+            return f"{name}.forward was replaced"
+        if _has_hooks(part):
+            return f"{name} has hooks"
+        if name != form.activation and type(part) is not nn.Dropout:
+            return f"{name} is {_name(type(part))}, not torch.nn.Dropout"
+        if name != form.activation and part.training and part.p > 0:
+            return f"{name} is active"
+    return None
 
 
 def _obstacle(module: nn.Module, form: Form) -> str | None:
-    """Why the projections cannot be bypassed as they are now; also asked at every call."""
+    """Why the projections cannot be bypassed as they are now; also asked at every call: nn.Module's attributes are
+    read by their dictionaries, which is faster."""
+    parts = module._modules
     for name in form.projections:
-        linear = module._modules.get(name)
+        linear = parts.get(name)
         if type(linear) is not nn.Linear:
             return f"{name} is {_name(type(linear))}, not torch.nn.Linear"
         if _has_own_forward(linear):
             return f"{name}.forward was replaced (offloading or tensor parallelism)"
         if _has_hooks(linear):
             return f"{name} has hooks"
-        weight = linear.weight
+        weight = linear._parameters.get("weight")
         if type(weight) is not nn.Parameter:
-            return f"{name}.weight is {_name(type(weight))}, not a dense parameter"
+            return f"{name}.weight is {_name(type(linear.weight))}, not a dense parameter"
         if weight.dtype not in DTYPES:
             return f"{name}.weight is {weight.dtype}"
+        if weight.dim() != 2:
+            return f"{name}.weight is no matrix (a sharded parameter?)"
         if weight.stride(1) != 1:
             return f"{name}.weight is a transposed view, which every call would copy"
-        if weight.dtype is not module._modules[form.gate].weight.dtype:
+        if weight.dtype is not parts[form.gate]._parameters["weight"].dtype:
             return f"{name}.weight is {weight.dtype}, {form.gate}'s is another type"
-    for name in form.dropouts:
-        dropout = module._modules.get(name)
-        if type(dropout) is not nn.Dropout:
-            return f"{name} is {_name(type(dropout))}, not torch.nn.Dropout"
-        if dropout.training and dropout.p > 0:
-            return f"{name} is active"
-    return None
+    gate, up = parts[form.gate]._parameters, parts[form.up]._parameters
+    rows, width = gate["weight"].shape
+    if up["weight"].shape != gate["weight"].shape or (up["bias"] is None) != (gate["bias"] is None):
+        return "gate and up differ in shape or bias"
+    h = rows // 2 if form.merged else rows
+    down = parts[form.down]._parameters["weight"]
+    if down.shape != (width, h) or rows == 0 or width == 0:
+        return f"down is {list(down.shape)}, wanted [{width}, {h}] with elements"
+    return _other_parts_obstacle(module, form)
 
 
 def _backends() -> frozenset[str]:
@@ -97,6 +129,7 @@ class _Settings:
 
     form: Form
     gate: Gate
+    activation: type | None  # of the module that the gate stands for
     backends: frozenset[str]
     options: dict[str, bool]
 
@@ -114,6 +147,13 @@ def _ours(module: nn.Module, x: Tensor, form: Form, gate: Gate, **options: bool)
     return mlp_of(*parts, x, gate, up_first=form.up_first, **options)
 
 
+def _activation_type(module: nn.Module, form: Form) -> type | None:
+    if form.is_function:
+        return None
+    part = module._modules.get(form.activation)
+    return type(part if part is not None else getattr(module, form.activation))
+
+
 def _forward(self: nn.Module, *arguments: Any, **named: Any) -> Tensor:
     """x as the class's own forward takes it; what else that takes, it does not use."""
     settings: _Settings = kept(self._sluice)
@@ -122,8 +162,10 @@ def _forward(self: nn.Module, *arguments: Any, **named: Any) -> Tensor:
     if (
         device not in settings.backends
         or _obstacle(self, settings.form) is not None  # else down may have no weight
-        or x.dtype is not self._modules[settings.form.down].weight.dtype
+        or _activation_type(self, settings.form) is not settings.activation
+        or x.dtype is not self._modules[settings.form.down]._parameters["weight"].dtype
         or torch.is_autocast_enabled(device)
+        or ops.is_transformed()
     ):
         return type(self).forward(self, *arguments, **named)
     return _ours(self, x, settings.form, settings.gate, **settings.options)
@@ -144,6 +186,8 @@ def _linear_obstacle(linear: nn.Module) -> str | None:
         return f"weight is {weight.dtype}"
     if bias is not None and bias.dtype is not weight.dtype:
         return f"bias is {bias.dtype}, weight {weight.dtype}"
+    if weight.dim() != 2 or 0 in weight.shape:
+        return "weight is no matrix with elements (a sharded parameter?)"
     if weight.stride(1) != 1:
         return "weight is a transposed view, which every call would copy"
     return None
@@ -157,6 +201,9 @@ def _is_torchs(linear: nn.Linear, x: Tensor, settings: _LinearSettings) -> bool:
         or _linear_obstacle(linear) is not None
         or x.dtype is not linear.weight.dtype
         or torch.is_autocast_enabled(device)
+        or x.dim() == 0
+        or x.shape[-1] != linear.weight.shape[1]
+        or ops.is_transformed()
         or (
             torch.is_grad_enabled()
             and (
@@ -174,6 +221,11 @@ def _linear_forward(self: nn.Module, input: Tensor) -> Tensor:  # noqa: A002: as
     if _is_torchs(self, input, settings):
         return type(self).forward(self, input)
     return torch.ops.sluice_serving.linear(input, self.weight, self.bias, settings.weights_static)
+
+
+# A bound method is pickled by its function's name. By this one a module that was patched is read as one that was
+# not, also where there is no Sluice.
+_forward.__name__ = _linear_forward.__name__ = "forward"
 
 
 def _products(x: Tensor, *linears: nn.Linear) -> Sequence[Tensor]:
@@ -206,7 +258,7 @@ def _has_our_forward(module: nn.Module) -> bool:
 
 def _replaced(module: nn.Module) -> str | None:
     """Why the module's forward cannot be replaced, where it has one of its own."""
-    if "forward" not in module.__dict__:
+    if "forward" not in module.__dict__ or _has_class_forward(module):
         return None
     if is_at_once(_function_of(module)) or ("_sluice" in module.__dict__ and kept(module._sluice).backends):
         return "patched already"
@@ -310,7 +362,9 @@ def _joined(
     module: nn.Module, group: Siblings, backends: frozenset[str], weights_static: bool, prove: bool
 ) -> Siblings | None:
     """The layers of the group that are one product and lie so now."""
-    names = [name for name in group.layers if type(module._modules.get(name)) is nn.Linear]
+    # Another layer between two of them may write into their input.
+    runs = itertools.groupby(group.layers, lambda name: type(module._modules.get(name)) is nn.Linear)
+    names = max((list(run) for plain, run in runs if plain), key=len, default=[])
     linears = [module._modules[name] for name in names]
     if len(names) < 2 or any(_has_own_forward(m) or _linear_obstacle(m) for m in linears):
         return None
@@ -351,7 +405,7 @@ def _patch_linears(
     settings = keep(_LinearSettings(backends, weights_static))
     for parent, module in model.named_modules():
         again = is_at_once(_function_of(module))
-        if id(module) in done or ("forward" in module.__dict__ and not again):
+        if id(module) in done or (_has_own_forward(module) and not again):
             continue
         found = (_joined(module, g, backends, weights_static, prove) for g in siblings_of(type(module)))
         groups = tuple(group for group in found if group)
@@ -370,7 +424,7 @@ def _patch_linears(
             continue
         if id(linear) in held or (_has_our_forward(linear) and kept(linear._sluice).backends):
             result.linears_left[name] = "patched already"
-        elif "forward" in linear.__dict__:
+        elif _has_own_forward(linear):
             result.linears_left[name] = "its forward was replaced already"
         elif reason := _linear_obstacle(linear):
             result.linears_left[name] = reason
@@ -418,7 +472,7 @@ def patch(
         elif prove and (reason := _objection(module, form, gate, backends)):
             result.left[name] = reason
         else:
-            module._sluice = keep(_Settings(form, gate, backends, options))
+            module._sluice = keep(_Settings(form, gate, _activation_type(module, form), backends, options))
             module.forward = MethodType(_forward, module)
             result._modules.append(module)
             result.patched[name] = type(module).__qualname__

@@ -30,6 +30,7 @@ _STEEPEST = 1.13  # slope of any activation: gelu_tanh's
 
 _log = logging.getLogger("sluice")
 _results: dict[object, str | None] = {}
+NOT_FINITE = "its weights are not finite"  # of a layer, not of its shape: not kept
 
 
 def objection(
@@ -80,7 +81,10 @@ def _compared(
         return twin
 
     twin = copy.copy(module)
-    twin._modules = dict(module._modules)
+    twin._modules = {
+        name: part if name in form.projections else copy.deepcopy(part)  # its statistics are the model's
+        for name, part in module._modules.items()
+    }
     twin.__dict__.pop("forward", None)
     for name in form.projections:
         rows, columns = (D, H) if name == form.down else (2 * H if form.merged else H, D)
@@ -90,7 +94,7 @@ def _compared(
     x = normal(M, D, scale=1.0)
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         try:
-            theirs, got = own(twin, x), ours(twin, x)
+            theirs, got = own(twin, x.clone()), ours(twin, x)
         except Exception as error:  # noqa: BLE001
             return f"on random tokens {type(error).__name__}: {error}"
         if not isinstance(theirs, Tensor) or theirs.shape != got.shape:
@@ -120,8 +124,11 @@ def linear_objection(
         y = functional.linear(x.double(), w) + b
         terms = functional.linear(x.double().abs(), w.abs()) + b.abs()
         bound = 2 * ((k + 2) * _SUM * terms + _ROUNDOFF[x.dtype] * y.abs()) + 2.0**-120
+        sound = (terms < torch.finfo(x.dtype).max / 2).all(0)  # NaN is not
+        if not sound.any():
+            return NOT_FINITE
         try:
-            over = float(((ours(x)[:, columns].double() - y).abs() / bound).max())
+            over = float(((ours(x)[:, columns].double() - y).abs() / bound)[:, sound].max())
             reason = None if over <= 1 else f"its result is off by {over:.3g} times the bound"
         except Exception as error:  # noqa: BLE001
             reason = f"on random tokens {type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
 
@@ -27,9 +27,14 @@ _register(torch.ops.sluice.gate_mul_grad.default, 2, 3)
 
 def alike(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors; where one is a DTensor, a plain one is taken to be whole and the same on all ranks, and is
-    distributed as the first DTensor."""
+    distributed as the first DTensor. Its gradient comes back whole."""
     first = next(t for t in tensors if isinstance(t, DTensor))
-    return tuple(
-        t if isinstance(t, DTensor) else distribute_tensor(t, first.device_mesh, first.placements)
-        for t in tensors
-    )
+    mesh, placements = first.device_mesh, first.placements
+
+    def distributed(t: Tensor) -> Tensor:
+        if isinstance(t, DTensor):
+            return t
+        whole = DTensor.from_local(t, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        return whole.redistribute(placements=placements)
+
+    return tuple(distributed(t) for t in tensors)

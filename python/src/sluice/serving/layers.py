@@ -100,6 +100,9 @@ class Engine:
             return "the weights are neither bfloat16 nor float16"
         if self.activation(mlp, form) < 0:
             return "the activation is not known"
+        rows, width = gate_up.weight.shape
+        if down.weight.shape != (width, rows // 2):
+            return f"down is {list(down.weight.shape)}, wanted [{width}, {rows // 2}]"
         return None
 
     def parts(self, mlp: nn.Module, form: Form) -> tuple[Tensor, Tensor, int]:
@@ -229,7 +232,7 @@ def is_spelled(kind: type, forward: Callable[..., Any]) -> bool:
 
 def own_classes(module: ModuleType) -> Iterator[type]:
     """The classes of ``nn.Module`` that a module of Python defines with a forward of their own."""
-    for kind in list(vars(module).values()):
+    for kind in {id(value): value for value in vars(module).values()}.values():  # some have two names
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
             continue
         if kind.__module__ == module.__name__ and "forward" in vars(kind):

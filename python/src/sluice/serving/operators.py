@@ -284,6 +284,8 @@ def linear_choice(weight: Tensor, bias: Tensor | None, weights_static: bool) -> 
         reason = proof.linear_objection(
             weight, bias, lambda x: _linear_ours(x, weight, bias, weights_static)
         )
+        if reason == proof.NOT_FINITE:
+            return reason
         linear_choices[key] = reason or _measured_linear(weight, bias, weights_static)
     return linear_choices[key]
 
@@ -293,7 +295,9 @@ def _measured_linear(weight: Tensor, bias: Tensor | None, weights_static: bool) 
     choice = Choice(f"linear {n}x{k}{'' if bias is None else ' with bias'}")
     if _mode == "force" or weight.device.type not in MEASURED:
         return choice
-    x = torch.randn((MOST_LINEAR, k), device=weight.device, dtype=weight.dtype)
+    # Not of the process's own numbers, which the model's sampling draws from.
+    own = torch.Generator(weight.device).manual_seed(0)
+    x = torch.randn((MOST_LINEAR, k), generator=own, device=weight.device, dtype=weight.dtype)
     small = weight.numel() * weight.element_size() < _COLD_BYTES
     # A copy a repeat: a model reads other layers' weights before this one's again.
     weights = [weight] + [weight.clone() for _ in range(REPEATS - 1)] * small

@@ -11,6 +11,7 @@ choose by it); no argument that differs between layers, or each is compiled anew
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -116,6 +117,12 @@ def _served_layer(stock: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
+def _has_its_names(stock: Callable[..., Any]) -> bool:
+    """Whether a decoder layer's forward can be called by the names of ``_served_layer``'s."""
+    names = list(inspect.signature(stock).parameters)[1:]
+    return names == ["positions", "hidden_states", "residual"]
+
+
 def _checked_init(init: Callable[..., None], form: Form, served: Any, stock: Any) -> Any:
     """The constructor; then whether the forward of this module will be Sluice's."""
 
@@ -135,7 +142,7 @@ def _serve(module: ModuleType) -> None:
             kind.sluice_form = None  # a module without the constructor's check
             kind.forward = _served_mlp(stock, form)
             kind.__init__ = _checked_init(kind.__init__, form, kind.forward, stock)
-        elif is_spelled(kind, _StockLayer.forward):
+        elif is_spelled(kind, _StockLayer.forward) and _has_its_names(stock):
             kind.forward = _served_layer(stock)
         else:
             continue
