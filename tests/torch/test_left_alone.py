@@ -8,12 +8,14 @@ import unittest
 from unittest import mock
 
 import torch
+import torch.nn.utils.prune as prune
 from torch import nn
 from transformers import LlamaConfig
 from transformers.models.idefics2.modeling_idefics2 import Idefics2MLP
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 import sluice
+from sluice.nn import GatedMLP
 from sluice.patching import ACTIVATIONS
 
 X = torch.randn(5, 32, generator=torch.Generator().manual_seed(1))
@@ -154,6 +156,56 @@ class LeftAlone(unittest.TestCase):
             bad[0].weight.fill_(float("nan"))
         self.assertIn("its weights are not finite", str(sluice.patch(bad, linears=True)))
         self.assertEqual(list(sluice.patch(good, linears=True).linears), ["0"])
+
+
+class Adapter(nn.Module):
+    """As LoRA's wrappers, which have the weight of the layer that they wrap."""
+
+    def __init__(self, base: nn.Linear):
+        super().__init__()
+        self.base = base
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    @property
+    def weight(self):
+        return self.base.weight
+
+    def forward(self, x):
+        return self.scale * self.base(x)
+
+
+class OwnModule(unittest.TestCase):
+    """GatedMLP calls its projections where they are more than their weights."""
+
+    def want(self, mlp: GatedMLP, x: torch.Tensor) -> torch.Tensor:
+        g, u = mlp.gate_up_proj(x).chunk(2, -1) if mlp.merged else (mlp.gate_proj(x), mlp.up_proj(x))
+        return mlp.down_proj(nn.functional.silu(g) * u)
+
+    def test_adapters_pruning_and_hooks_count(self):
+        def adapt(mlp, name):
+            setattr(mlp, name, Adapter(getattr(mlp, name)))
+
+        def hook(mlp, name):
+            getattr(mlp, name).register_forward_hook(lambda *given: given[2] * 0.5)
+
+        def cut(mlp, name):
+            prune.l1_unstructured(getattr(mlp, name), "weight", amount=0.5)
+
+        for merged in (False, True):
+            for name in ("gate_up_proj" if merged else "up_proj", "down_proj"):
+                for change in (adapt, hook, cut):
+                    with self.subTest(change.__name__, name=name):
+                        mlp = GatedMLP(32, 48, merged=merged, bias=True)
+                        change(mlp, name)
+                        for _ in range(2):  # a pruned weight is made anew for each step
+                            y = mlp(X, residual=X)
+                            torch.testing.assert_close(y, self.want(mlp, X) + X, rtol=1e-4, atol=1e-5)
+                            y.sum().backward()
+                        if change is adapt:
+                            self.assertIsNotNone(getattr(mlp, name).scale.grad)
+        mlp.group = "ranks"
+        with self.assertRaisesRegex(ValueError, "no plain nn.Linear"):
+            mlp(X)
 
 
 class Pickled(unittest.TestCase):

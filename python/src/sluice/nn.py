@@ -29,6 +29,20 @@ def mlp_of(
     return ops.mlp(x, *weights, gate=gate, **options)
 
 
+def has_hooks(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def _is_plain(linear: nn.Module) -> bool:
+    """Whether its weight and bias are all that it does: no adapter, no pruning."""
+    return type(linear) is nn.Linear and not has_hooks(linear) and "forward" not in linear.__dict__
+
+
 class GatedMLP(nn.Module):
     """``y = (act(x @ Wg.T + bg) * (x @ Wu.T + bu)) @ Wd.T + bd (+ residual)``: [.., D] -> [.., D].
 
@@ -37,7 +51,8 @@ class GatedMLP(nn.Module):
     ``gate_up_proj`` [2H, D], gate's rows first, and ``down_proj`` (Phi-3, vLLM). ``bias`` gives
     every projection one. ``recompute`` keeps x alone for the backward pass; ``weights_static``
     promises that no queued work writes the weights, for inference. With ``group`` h is a rank's share and y is
-    summed over the ranks, for inference (``sluice.ranks``). Types, devices, errors: ``ops``.
+    summed over the ranks, for inference (``sluice.ranks``). Types, devices, errors: ``ops``. Projections that are
+    replaced (LoRA) or have hooks (pruning) are called, and the gate alone is Sluice's.
     """
 
     def __init__(
@@ -67,13 +82,24 @@ class GatedMLP(nn.Module):
         self._gate = keep(gate)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        merged = self.merged
+        parts = self._modules
+        first, second = ("gate_up_proj", "gate_up_proj") if self.merged else ("gate_proj", "up_proj")
+        gate, up, down = parts[first], parts[second], parts["down_proj"]
+        if not (_is_plain(gate) and _is_plain(up) and _is_plain(down)):
+            return self._by_parts(gate, up, down, x, residual)
         return mlp_of(
-            self.gate_up_proj if merged else self.gate_proj,
-            self.gate_up_proj if merged else self.up_proj,
-            self.down_proj, x, kept(self._gate), residual=residual, recompute=self.recompute,
+            gate, up, down, x, kept(self._gate), residual=residual, recompute=self.recompute,
             weights_static=self.weights_static, group=self.group,
         )  # fmt: skip
+
+    def _by_parts(
+        self, gate: nn.Module, up: nn.Module, down: nn.Module, x: Tensor, residual: Tensor | None
+    ) -> Tensor:
+        if self.group is not None:
+            raise ValueError("group: the projections are no plain nn.Linear without hooks")
+        g, u = gate(x).chunk(2, -1) if self.merged else (gate(x), up(x))
+        y = down(ops.gate_mul(g, u, gate=kept(self._gate)))
+        return y if residual is None else y + residual
 
     def extra_repr(self) -> str:
         return f"gate={self.gate.activation}, merged={self.merged}, recompute={self.recompute}"

@@ -25,7 +25,7 @@ from sluice import capi, ops, proof
 from sluice.form import Form, form_of, looks_gated
 from sluice.gate import Gate
 from sluice.kept import keep, kept
-from sluice.nn import mlp_of
+from sluice.nn import has_hooks, mlp_of
 from sluice.serving import operators
 from sluice.siblings import Siblings, at_once, is_at_once, siblings_of
 
@@ -44,15 +44,6 @@ JOINED = ("cuda",)  # devices where parameters are put together; elsewhere they 
 
 def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
 
 
 def _has_class_forward(module: nn.Module) -> bool:
@@ -76,7 +67,7 @@ def _other_parts_obstacle(module: nn.Module, form: Form) -> str | None:
             continue  # an activation that is no module
         if _has_own_forward(part):
             return f"{name}.forward was replaced"
-        if _has_hooks(part):
+        if has_hooks(part):
             return f"{name} has hooks"
         if name != form.activation and type(part) is not nn.Dropout:
             return f"{name} is {_name(type(part))}, not torch.nn.Dropout"
@@ -95,7 +86,7 @@ def _obstacle(module: nn.Module, form: Form) -> str | None:
             return f"{name} is {_name(type(linear))}, not torch.nn.Linear"
         if _has_own_forward(linear):
             return f"{name}.forward was replaced (offloading or tensor parallelism)"
-        if _has_hooks(linear):
+        if has_hooks(linear):
             return f"{name} has hooks"
         weight = linear._parameters.get("weight")
         if type(weight) is not nn.Parameter:
@@ -175,7 +166,7 @@ def _linear_obstacle(linear: nn.Module) -> str | None:
     """Why the layer's own forward has to run; also asked at every call."""
     if type(linear) is not nn.Linear:
         return f"{_name(type(linear))} is not torch.nn.Linear"
-    if _has_hooks(linear):
+    if has_hooks(linear):
         return "it has hooks"
     weight, bias = linear._parameters.get("weight"), linear._parameters.get("bias")
     if type(weight) is not nn.Parameter:
