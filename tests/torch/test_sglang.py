@@ -209,6 +209,9 @@ class Leaves(Stubbed):
             mlp = self.make("llama.LlamaMLP")
             setattr(getattr(mlp, part) if part else mlp, name, value)
             self.assert_left(mlp, reason)
+        projector = self.make("llama.LlamaMLP")
+        projector.down_proj = type(projector.down_proj)(D + 8, stub.H)
+        self.assert_left(projector, f"down is [{D + 8}, {stub.H}], wanted [{D}, {stub.H}]")
         biased = self.make("llama.LlamaMLP", bias=True)
         self.assert_left(biased, "LlamaMLP stays SGLang's: the projections have biases")
 

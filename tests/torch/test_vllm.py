@@ -290,6 +290,9 @@ class Leaves(Stubbed):
         other = self.make("llama.LlamaMLP", act=nn.Identity())
         other.act_fn.forward = lambda x: x[:, :H]
         self.left(other, "activation")
+        projector = self.make("llama.LlamaMLP")
+        projector.down_proj = RowParallelLinear(D + 8, H)
+        self.left(projector, f"down is [{D + 8}, {H}], wanted [{D}, {H}]")
         wide = self.make("llama.LlamaMLP").float()
         self.assertIn("neither bfloat16", self.classes.obstacle(wide))
 
