@@ -143,8 +143,10 @@ harness::BenchOptions bench_options(const BenchArguments& args, const Context& c
 
 // What the rows do not say.
 void tell_notes(const Findings& found, const std::vector<std::string>& baselines) {
-  const bool alone = std::ranges::none_of(
-      found.rows, [](const harness::Row& row) { return row.baseline.has_value(); });
+  const bool alone =
+      !found.rows.empty() && std::ranges::none_of(found.rows, [](const harness::Row& row) {
+        return row.baseline.has_value();
+      });
   if (alone && found.passed && !baselines.empty()) {
     tell(fmt::format("sluice: no case has the baseline {} on this device\n",
                      fmt::join(baselines, " or ")));

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "harness/bench.hpp"
 
@@ -137,7 +138,10 @@ Status Findings::add(const std::vector<harness::Row>& more, bool right, bool con
 
 Status Findings::keep() {
   if (json.empty() || json == "-") return {};
-  return rows.empty() && (!ended || skipped.empty()) ? Status{} : write();
+  std::error_code ignored;
+  const bool replaces = is_part || !std::filesystem::exists(json, ignored);
+  const bool tells = !rows.empty() || (ended && !skipped.empty() && replaces);
+  return tells ? write() : Status{};
 }
 
 ordered_json Findings::all_rows() const {

@@ -34,6 +34,7 @@ struct Findings {
   nlohmann::ordered_json kept = nlohmann::ordered_json::array();  ///< rows of other parts,
   std::vector<std::string> kept_skipped{};                        ///< and what these skipped
   std::function<Status(Findings&)> reread{};  ///< sets these from the file; before it is written
+  bool is_part = false;                       ///< the file is of several runs
   std::map<std::string, std::size_t>
       places{};  ///< by case_name(): where rows stand among kept ones
   std::chrono::steady_clock::time_point written{};
@@ -43,8 +44,8 @@ struct Findings {
   /// After every shape; writes once a second, so that who stops a long bench keeps what was
   /// measured.
   Status add(const std::vector<harness::Row>& more, bool right, bool converged);
-  /// What there is, in the file. Without a row an old file is worth more, but where all is done and
-  /// cases were skipped.
+  /// What there is, in the file. Without a row an old file is worth more, but where a part has come
+  /// to its end and skipped all.
   Status keep();
   /// The tables, on standard output.
   void print(const Device& device, const harness::Ceilings& ceilings);

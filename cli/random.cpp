@@ -158,6 +158,7 @@ Status keep_other_parts(const RandomArguments& args, const std::string& pass,
   const Part part = part_of(args);
   found.kept = ordered_json::array();
   found.kept_skipped.clear();
+  found.is_part = part.count > 1;
   std::error_code error;
   if (part.count == 1 || !std::filesystem::is_regular_file(found.json, error)) return {};
   const auto file = harness::read_results_file(found.json);

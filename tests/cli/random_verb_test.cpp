@@ -127,6 +127,9 @@ TEST(Random, APartOfWhichAllIsSkippedSaysSo) {
   EXPECT_THAT(again["rows"], SizeIs(0));
   const std::string skipped = again["meta"]["skipped"];
   EXPECT_EQ(std::ranges::count(skipped, ' '), 5);
+  const std::string earlier = read_file(file);
+  ASSERT_EQ(draw({"--json", file}, "1").code, 0);
+  EXPECT_EQ(read_file(file), earlier) << "no part: an earlier file is worth more";
   const std::string all = folder.path("all.json");
   ASSERT_EQ(draw({"--json", all}, "1").code, 0);
   EXPECT_EQ(

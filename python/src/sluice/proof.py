@@ -56,6 +56,10 @@ def objection(
     return _results[key]
 
 
+def _has_state(part: nn.Module | None) -> bool:
+    return part is not None and any(True for _ in (*part.parameters(), *part.buffers()))
+
+
 def _compared(
     module: nn.Module,
     form: Form,
@@ -82,7 +86,8 @@ def _compared(
 
     twin = copy.copy(module)
     twin._modules = {
-        name: part if name in form.projections else copy.deepcopy(part)  # its statistics are the model's
+        # Its statistics are the model's. What has none may not be fit to be copied.
+        name: part if name in form.projections or not _has_state(part) else copy.deepcopy(part)
         for name, part in module._modules.items()
     }
     twin.__dict__.pop("forward", None)
