@@ -102,7 +102,7 @@ TEST(Results, OneRowIsAllInMeta) {
   row.us = 1.0 / 3;
   row.m = std::int64_t{1} << 40;
   const std::string text = results_text(Meta{}, {{"rows", to_json(std::span(&row, 1))}});
-  EXPECT_THAT(text, HasSubstr("\"columns\": [],\n  \"rows\": [\n    []\n  ]\n}\n"));
+  EXPECT_THAT(text, HasSubstr("\"columns\": [],\n  \"rows\": [\n  []\n]\n}\n"));
   const auto meta = nlohmann::json::parse(text)["meta"];
   EXPECT_EQ(meta["op"], "mlp");
   EXPECT_EQ(meta["us"], 0.3333);

@@ -155,7 +155,7 @@ class Results(unittest.TestCase):
         for old, new in (
             ("2.001", "2.00101"),  # five digits
             ("2.001,", "2.001, "),
-            ("\n    [2.0", " [2.0"),
+            ("\n  [2.0", " [2.0"),
             ('"tp": 1', '"tp":1'),
         ):
             self.assertIn(old, text)
