@@ -54,6 +54,32 @@ class NormTest(unittest.TestCase):
             ops.norm(torch.randn(2, 16), torch.randn(8))
 
 
+    def test_training_takes_what_evaluation_takes(self) -> None:
+        types = (torch.float32, torch.bfloat16)
+        shapes = ((32, 16), (32, 16), (16, 32))
+        for x_type in types:
+            for n_type in types:
+                for w_type in types:
+                    x = torch.randn(3, 16).to(x_type)
+                    mlp = [torch.randn(shape).to(w_type) for shape in shapes]
+                    taken = []
+                    for wants in (False, True):
+                        weight = torch.ones(16, dtype=n_type, requires_grad=wants)
+                        ops.norm(x, weight)
+                        try:
+                            taken.append(bool(ops.norm_mlp(x, weight, *mlp)))
+                        except ValueError as error:
+                            self.assertIn("norm_weight: expected", str(error))
+                            taken.append(False)
+                    self.assertEqual(taken[0], taken[1], (x_type, n_type, w_type))
+        x = torch.randn(4, 16)
+        for wants in (False, True):
+            weight = torch.ones(16, requires_grad=wants)
+            for options in ({"x_residual": torch.randn(16)}, {"x_residual": x.bfloat16()}, {"eps": -1.0}):
+                with self.assertRaises(ValueError):
+                    ops.norm(x, weight, **options)
+
+
 class LinearTest(unittest.TestCase):
     def test_is_a_linear_layer(self) -> None:
         layer = torch.nn.Linear(48, 40, dtype=torch.float64)

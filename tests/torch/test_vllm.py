@@ -296,6 +296,12 @@ class Leaves(Stubbed):
         wide = self.make("llama.LlamaMLP").float()
         self.assertIn("neither bfloat16", self.classes.obstacle(wide))
 
+    def test_a_decoder_layer_with_other_names(self) -> None:
+        """It may be called by them."""
+        for text, expected in (("positions, hidden_states, residual", True),
+                               ("position_ids, x, residual", False)):  # fmt: skip
+            self.assertIs(self.classes._has_its_names(eval(f"lambda self, {text}: None")), expected)
+
     def test_subclasses_that_compute_something_else(self) -> None:
         kind = self.modules["vllm.model_executor.models.llama"].LlamaMLP
 

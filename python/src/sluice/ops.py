@@ -214,10 +214,8 @@ def _norm_by_torch(
     x: Tensor, norm_weight: Tensor, x_residual: Tensor | None, eps: float, weight_offset: float
 ) -> tuple[Tensor, Tensor]:
     """n and r of a norm that is differentiated; refuses what the operator refuses."""
-    if norm_weight.shape != x.shape[-1:] or norm_weight.dtype is not x.dtype:
-        raise ValueError(
-            f"norm_weight: expected {x.dtype} [{x.shape[-1]}], got {norm_weight.dtype} {list(norm_weight.shape)}"
-        )
+    if norm_weight.shape != x.shape[-1:]:
+        raise ValueError(f"norm_weight: expected shape [{x.shape[-1]}], got {list(norm_weight.shape)}")
     if x_residual is not None and (x_residual.shape != x.shape or x_residual.dtype is not x.dtype):
         raise ValueError(
             f"x_residual: expected {x.dtype} {list(x.shape)}, got {x_residual.dtype} {list(x_residual.shape)}"
@@ -275,6 +273,8 @@ def norm_mlp(
     if not _wants_gradient(*tensors):
         y, r = _ops.norm_mlp.default(*tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static)
         return y, x if x_residual is None else r
+    if norm_weight.dtype is not w_gate.dtype:
+        raise ValueError(f"norm_weight: expected {w_gate.dtype}, got {norm_weight.dtype}")
     n, r = _norm_by_torch(x, norm_weight, x_residual, eps, weight_offset)
     return mlp(
         n, w_gate, w_up, w_down, b_gate, b_up, b_down, r if add_sum else None, gate=gate,
