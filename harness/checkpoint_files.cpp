@@ -31,9 +31,15 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
+// Whether a folder's index would hide its model.safetensors: the index is there and is of others.
+bool hides_single(const fs::path& folder) {
+  const auto index = read_whole((folder / kIndexName).string());
+  return index && index->text().find(std::string("\"") + kSingleName + '"') == std::string::npos;
+}
+
 // The one checkpoint of a folder: an index, model.safetensors, or its only .safetensors file.
 Expected<fs::path> find_in_folder(const fs::path& folder) {
-  if (is_there(folder / kIndexName) && is_there(folder / kSingleName)) {
+  if (is_there(folder / kSingleName) && hides_single(folder)) {
     return make_error(ErrorCode::kInvalidArgument, "%s: holds both %s and %s; name one of them",
                       printable(folder.string()).c_str(), kIndexName, kSingleName);
   }
@@ -181,7 +187,7 @@ Status check_packed(const CheckpointFiles& files, const std::string& out) {
     return make_error(ErrorCode::kInvalidArgument, "%s: is one of the %zu shards of %s",
                       printable(out).c_str(), files.shards.size(), printable(files.source).c_str());
   }
-  if (file.filename() != kSingleName || !is_there(file.parent_path() / kIndexName)) return {};
+  if (file.filename() != kSingleName || !hides_single(file.parent_path())) return {};
   return make_error(ErrorCode::kInvalidArgument,
                     "%s: lies beside %s, which would hide it; name another folder",
                     printable(out).c_str(), kIndexName);

@@ -143,7 +143,7 @@ TEST(Random, PartsAtOnceKeepEachOthersRows) {
   std::thread slow([&] {
     EXPECT_EQ(draw({"--part", "1/2", "--json", file}, "24", "200").code, 0);
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  while (read_file(file).empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(draw({"--part", "2/2", "--json", file}).code, 0);
   slow.join();
   EXPECT_THAT(read_results(read_file(file))["rows"], SizeIs(5));

@@ -222,6 +222,20 @@ TEST_F(CheckpointPack, ShardsBecomeOneFile) {
                       "holds both model.safetensors.index.json and model.safetensors"));
 }
 
+// As some programs write a model of one file.
+TEST_F(CheckpointPack, AnIndexOfOneFileHidesNothing) {
+  TensorSet set;
+  set.add("model.layers.0.mlp.gate_proj.weight", {kH, kD});
+  set.add("model.layers.0.mlp.up_proj.weight", {kH, kD});
+  const std::string file = write("model.safetensors", set.bytes());
+  write("model.safetensors.index.json",
+        R"({"weight_map":{"model.layers.0.mlp.gate_proj.weight":"model.safetensors",)"
+        R"("model.layers.0.mlp.up_proj.weight":"model.safetensors"}})");
+  EXPECT_TRUE(succeeds(open_checkpoint_files(folder_.string())));
+  const GateUpPacking target{3, PackOrder::kGateUp};
+  EXPECT_TRUE(succeeds(pack_checkpoint(file, file, &target)));
+}
+
 TEST_F(CheckpointPack, RowsInBlocksOfColumnsAndExpertsMove) {
   TensorSet set;
   const std::string mlp = "model.layers.0.mlp.";

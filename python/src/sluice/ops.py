@@ -129,7 +129,11 @@ def _refuse_tangents(*tensors: Tensor | None) -> None:
     """Raises ``NotImplementedError`` where a derivative would be lost: there are none in forward mode."""
     if _is_compiling() or forward_ad._current_level < 0:
         return
-    if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+    try:
+        has_tangent = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    except RuntimeError:  # batched ones do not tell
+        has_tangent = True
+    if has_tangent:
         raise NotImplementedError("sluice.ops: no derivative in forward mode (jvp, jacfwd, dual tensors)")
 
 

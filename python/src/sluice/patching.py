@@ -101,7 +101,7 @@ def _obstacle(module: nn.Module, form: Form) -> str | None:
             return f"{name}.weight is {weight.dtype}, {form.gate}'s is another type"
     gate, up = parts[form.gate]._parameters, parts[form.up]._parameters
     rows, width = gate["weight"].shape
-    if up["weight"].shape != gate["weight"].shape or (up["bias"] is None) != (gate["bias"] is None):
+    if up["weight"].shape != gate["weight"].shape or (up.get("bias") is None) != (gate.get("bias") is None):
         return "gate and up differ in shape or bias"
     h = rows // 2 if form.merged else rows
     down = parts[form.down]._parameters["weight"]

@@ -56,8 +56,14 @@ def objection(
     return _results[key]
 
 
-def _has_state(part: nn.Module | None) -> bool:
-    return part is not None and any(True for _ in (*part.parameters(), *part.buffers()))
+def _apart(part: nn.Module | None) -> nn.Module | None:
+    """A copy of what has parameters or statistics, which are the model's; where it can be copied."""
+    if part is None or not any(True for _ in (*part.parameters(), *part.buffers())):
+        return part
+    try:
+        return copy.deepcopy(part)
+    except Exception:  # noqa: BLE001
+        return part
 
 
 def _compared(
@@ -86,9 +92,7 @@ def _compared(
 
     twin = copy.copy(module)
     twin._modules = {
-        # Its statistics are the model's. What has none may not be fit to be copied.
-        name: part if name in form.projections or not _has_state(part) else copy.deepcopy(part)
-        for name, part in module._modules.items()
+        name: part if name in form.projections else _apart(part) for name, part in module._modules.items()
     }
     twin.__dict__.pop("forward", None)
     for name in form.projections:
