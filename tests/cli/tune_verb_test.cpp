@@ -75,7 +75,7 @@ TEST(Tune, WhoStopsItKeepsWhatWasMeasured) {
   const char* const program = std::getenv("SLUICE_TEST_PROGRAM");
   const pid_t child = fork();
   if (child == 0) {
-    execl(program, program, "tune", "--device", "cpu", "--memory", "64", "--seconds", "300", "-q",
+    execl(program, program, "tune", "--device", "cpu", "--memory", "64", "--seconds", "60", "-q",
           "64x512x2048", "64x544x2048", "64x576x2048", "64x608x2048", "64x640x2048", "64x672x2048",
           "64x704x2048", "64x736x2048", "64x768x2048", "64x800x2048", "--tune-cache", cache.c_str(),
           nullptr);
