@@ -143,7 +143,9 @@ TEST(Random, PartsAtOnceKeepEachOthersRows) {
   std::thread slow([&] {
     EXPECT_EQ(draw({"--part", "1/2", "--json", file}, "24", "200").code, 0);
   });
-  while (read_file(file).empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  for (int i = 0; i < 6000 && read_file(file).empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   EXPECT_EQ(draw({"--part", "2/2", "--json", file}).code, 0);
   slow.join();
   EXPECT_THAT(read_results(read_file(file))["rows"], SizeIs(5));

@@ -204,6 +204,10 @@ class OwnModule(unittest.TestCase):
                         if change is adapt:
                             self.assertIsNotNone(getattr(mlp, name).scale.grad)
         mlp.group = "ranks"
+        whole = GatedMLP(32, 48)
+        sluice.patch(whole, linears=True)
+        with mock.patch.object(GatedMLP, "_by_parts", side_effect=AssertionError):
+            whole(X)  # its layers may be Sluice's too
         with self.assertRaisesRegex(ValueError, "no plain nn.Linear"):
             mlp(X)
 

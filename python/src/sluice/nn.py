@@ -39,8 +39,9 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def _is_plain(linear: nn.Module) -> bool:
-    """Whether its weight and bias are all that it does: no adapter, no pruning."""
-    return type(linear) is nn.Linear and not has_hooks(linear) and "forward" not in linear.__dict__
+    """Whether its weight and bias are all that it does: no adapter, no pruning; or ``patch`` serves it."""
+    own = linear.__dict__
+    return type(linear) is nn.Linear and not has_hooks(linear) and ("forward" not in own or "_sluice" in own)
 
 
 class GatedMLP(nn.Module):
