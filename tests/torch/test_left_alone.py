@@ -49,6 +49,15 @@ class Dead(LlamaMLP):
         return self.down_proj(g * self.up_proj(x))
 
 
+class Dropped(LlamaMLP):
+    def __init__(self, config):
+        super().__init__(config)
+        self.dropout = nn.Dropout(0.0)
+
+    def forward(self, x):
+        return self.down_proj(self.dropout(self.act_fn(self.gate_proj(x)) * self.up_proj(x)))
+
+
 class InPlace(LlamaMLP):
     def forward(self, x):
         y = x.mul_(2.0)  # noqa: F841
@@ -122,6 +131,15 @@ class LeftAlone(unittest.TestCase):
                     change(own[0])
                     self.same(model, own(X))
                     self.assertEqual(len(result.patched), int(not first or change is replace))
+
+    def test_a_dropout_that_is_something_else(self):
+        model = llama(Dropped)
+        self.assertEqual(len(sluice.patch(model).patched), 1)
+        model[0].dropout.register_forward_hook(lambda *given: given[2] * 0.5)
+        self.same(model, Dropped.forward(model[0], X))
+        del model[0].dropout
+        model[0].dropout = lambda h: h * 0.25
+        self.same(model, Dropped.forward(model[0], X))
 
     def test_sharded_parameters_are_named(self):
         model = llama()

@@ -59,21 +59,25 @@ def _has_own_forward(module: nn.Module) -> bool:
     return not _has_class_forward(module)
 
 
+def _changed(name: str, part: nn.Module) -> str | None:
+    """Why the part does something else than its class."""
+    if _has_own_forward(part):
+        return f"{name}.forward was replaced"
+    return f"{name} has hooks" if has_hooks(part) else None
+
+
 def _other_parts_obstacle(module: nn.Module, form: Form) -> str | None:
     """The same of the activation and the dropouts."""
-    for name in form.dropouts if form.is_function else (form.activation, *form.dropouts):
+    for name in form.dropouts:
         part = module._modules.get(name)
-        if part is None:
-            continue  # an activation that is no module
-        if _has_own_forward(part):
-            return f"{name}.forward was replaced"
-        if has_hooks(part):
-            return f"{name} has hooks"
-        if name != form.activation and type(part) is not nn.Dropout:
+        if type(part) is not nn.Dropout:
             return f"{name} is {_name(type(part))}, not torch.nn.Dropout"
-        if name != form.activation and part.training and part.p > 0:
+        if part.training and part.p > 0:
             return f"{name} is active"
-    return None
+        if reason := _changed(name, part):
+            return reason
+    activation = None if form.is_function else module._modules.get(form.activation)
+    return None if activation is None else _changed(form.activation, activation)
 
 
 def _obstacle(module: nn.Module, form: Form) -> str | None:
