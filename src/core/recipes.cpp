@@ -47,7 +47,7 @@ Reason sm80_yields(const Problem&, const Problem& /*step*/, const Device& device
 constexpr Recipe kRecipes[] = {
 #if defined(SLUICE_WITH_CUDA)
     {.name = "cuda.sm90_decode",
-     .reason = "up to 64 tokens on Hopper are bandwidth-bound: the weights are streamed, those of "
+     .reason = "up to 96 tokens on Hopper are bandwidth-bound: the weights are streamed, those of "
                "mlp by two launches that overlap",
      .backend = Backend::kCuda,
      .kernels = kDecode,

@@ -8,7 +8,7 @@
 
 namespace sluice::cuda {
 
-// sm90/decode/step.cpp: gate_up and down on Hopper for up to 64 tokens.
+// sm90/decode/step.cpp: gate_up and down on Hopper for up to 96 tokens.
 extern const detail::Kernel kSm90Decode;
 /// The configs of gate_up and down behind it that should be tried together, best first.
 std::size_t decode_pairs(const Problem& gate_up, const Problem& down, const Device&,

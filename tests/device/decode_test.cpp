@@ -111,7 +111,8 @@ TEST_F(GpuDecode, OneTileOfEachOperator) {
 TEST_F(GpuDecode, TailsInEveryDirection) {
   for (const std::string shape :
        {"3x8x8", "5x72x104", "7x1032x264", "13x264x4400", "2x4424x136", "1x8456x1544",
-        "21x520x2056", "40x1544x392", "64x2056x1032", "11x2056x136", "35x2056x72"}) {
+        "21x520x2056", "40x1544x392", "64x2056x1032", "11x2056x136", "35x2056x72", "96x2056x1032",
+        "65x1544x392", "81x72x4232"}) {
     for (const std::string op : {"gate_up", "down", "mlp"}) {
       EXPECT_GT(expect_exact(shape + ":" + op + ":fp16"), 0);
       EXPECT_GT(expect_exact(shape + ":" + op + ":interleaved1"), 0);
@@ -137,14 +138,16 @@ TEST_F(GpuDecode, FewTokensByBoxes) {
 }
 
 TEST_F(GpuDecode, EveryTilingAgainstTheOracle) {
-  for (const std::string text : {"8x264x136:gate_up", "16x136x264:down", "30x72x104:mlp:fp16",
-                                 "64x136x72:mlp:bias:bias_down:residual"}) {
+  for (const std::string text :
+       {"8x264x136:gate_up", "16x136x264:down", "30x72x104:mlp:fp16",
+        "64x136x72:mlp:bias:bias_down:residual", "90x136x264:mlp:bias:bias_down:residual",
+        "96x264x136:down:fp16"}) {
     EXPECT_GT(verify_decode(text, true), 0);
   }
 }
 
 TEST_F(GpuDecode, EveryTokenCount) {
-  for (int m = 1; m <= 64; ++m) {
+  for (int m = 1; m <= 96; ++m) {
     EXPECT_GT(expect_exact(std::to_string(m) + "x200x328:mlp:" + (m % 2 == 0 ? "bf16" : "fp16")),
               0);
     EXPECT_EQ(verify_decode(std::to_string(m) + "x72x136:mlp", false), 1);

@@ -39,7 +39,7 @@ bool launches_norm(const std::string& text) {
   return chosen(text, h200()).rfind("cuda.sm90_decode norm=row,gate_up=", 0) == 0;
 }
 
-TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
+TEST(CudaSm90Decode, ServesUpTo96TokensOnHopper) {
   EXPECT_EQ(chosen("1x4096x14336:mlp", h200()),
             "cuda.sm90_decode gate_up=b16r64k256s5,down=b16r64k256s5x2");
   // Each launch of mlp has the tiling that its operator would have alone.
@@ -50,7 +50,15 @@ TEST(CudaSm90Decode, ServesUpTo64TokensOnHopper) {
   EXPECT_EQ(chosen("9x4096x14336:gate_up:fp16", h200()), "cuda.sm90_decode gate_up=b16r64k256s5");
   EXPECT_EQ(chosen("40x4096x14336:down", h200()), "cuda.sm90_decode down=b64r64k128s6x2");
   EXPECT_EQ(chosen("64x8192x28672:gate_up", h200()), "cuda.sm90_decode gate_up=b64r128k128s4");
-  EXPECT_EQ(chosen("65x4096x14336:down:residual", h200()).substr(0, 10), "cuda.sm90 ");
+  EXPECT_EQ(chosen("65x4096x14336:mlp", h200()),
+            "cuda.sm90_decode gate_up=b96r128k64s8,down=b96r64k128s5x2");
+  EXPECT_EQ(chosen("96x4096x2048:gate_up", h200()), "cuda.sm90_decode gate_up=b96r64k128s5x2");
+  EXPECT_EQ(chosen("97x4096x14336:down:residual", h200()).substr(0, 10), "cuda.sm90 ");
+  // Rows that split sectors of L2, but for few tokens or weights.
+  EXPECT_EQ(chosen("40x3000x4096:mlp", h200()).substr(0, 17), "cuda.sm90_decode ");
+  EXPECT_EQ(chosen("41x3000x4096:mlp", h200()).substr(0, 10), "cuda.sm90 ");
+  EXPECT_EQ(chosen("41x4096x3000:mlp", h200()).substr(0, 17), "cuda.sm90_decode ");
+  EXPECT_EQ(chosen("64x1000x1600:mlp", h200()).substr(0, 17), "cuda.sm90_decode ");
   // Blocks of three rows have no boxes.
   EXPECT_EQ(chosen("16x4096x14336:gate_up:interleaved3", h200()).substr(0, 17),
             "cuda.sm90_decode ");
@@ -162,7 +170,8 @@ TEST(CudaSm90Decode, OffersBothFormsOfTheNormThePreferredFirst) {
 
 // However many tilings its launches have: a pair can be forced and measured for each.
 TEST(CudaSm90Decode, MlpOffersEveryTilingOfBothLaunches) {
-  for (const std::string shape : {"9x576x1536", "9x1152x6912", "16x2048x8192", "64x2048x2048"}) {
+  for (const std::string shape :
+       {"9x576x1536", "9x1152x6912", "16x2048x8192", "64x2048x2048", "96x2048x2048"}) {
     std::set<std::string> firsts;
     std::set<std::string> seconds;
     std::set<std::string> pairs;
@@ -216,7 +225,10 @@ TEST(CudaSm90Decode, WorkspaceHoldsWhatTheLaunchPassesOn) {
 
 TEST(CudaSm90Decode, SaysWhyItRefuses) {
   const std::vector<std::array<std::string, 2>> cases = {
-      {"65x64x96:mlp", "takes up to 64 tokens, got 65"},
+      {"97x64x96:mlp", "takes up to 96 tokens, got 97"},
+      {"41x3000x4096:mlp",
+       "x: rows are 6000 bytes apart, wanted a multiple of 32 for more than 40"},
+      {"41x4096x3000:down", "h: rows are 6000 bytes apart"},
       {"4x64x96:gate_up:save", "does not store g and u"},
       {"4x64x96:mlp:save", "does not store g and u"},
       {"4x64x96:gate_mul", "has no gate_mul"},

@@ -115,7 +115,7 @@ TEST(Steps, ComeWithWhatTheirRecipeIsThereFor) {
   };
   const std::string decode = reason("h200", "64x4096x14336:mlp");
   EXPECT_NE(decode.find("bandwidth-bound"), std::string::npos) << decode;
-  const std::string tiles = reason("h200", "65x4096x14336:mlp");
+  const std::string tiles = reason("h200", "97x4096x14336:mlp");
   EXPECT_NE(tiles.find("Hopper's tensor cores"), std::string::npos) << tiles;
   const std::string others = reason("a100", "65x4096x14336:mlp");
   EXPECT_NE(others.find("mma.sync"), std::string::npos) << others;

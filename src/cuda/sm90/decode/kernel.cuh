@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hopper decode kernel: gate_up or down for up to 64 tokens. Weights stream through a ring of
+// The Hopper decode kernel: gate_up or down for up to 96 tokens. Weights stream through a ring of
 // shared-memory stages.
 // Budget and drawings: docs/kernels/mlp_decode.md; what was tried: docs/kernels/log/mlp_decode.md.
 //

@@ -24,7 +24,8 @@ Status launch_config(const Launch& launch, const Params& params) noexcept {
 // Whether the kernel of `tiling` can launch as `wanted`: divided, each CTA has a slice at least.
 constexpr bool serves(Tiling tiling, const Tiling& wanted) {
   tiling.split = wanted.split;
-  return tiling == wanted && (wanted.split == 1 || wanted.split * kSliceTokens <= wanted.tokens);
+  return tiling == wanted &&
+         (wanted.split == 1 || (divides(wanted) && wanted.split * kSliceTokens <= wanted.tokens));
 }
 
 template <class Element, std::size_t kIndex = 0>

@@ -32,6 +32,7 @@ struct RowsConfig {
   static constexpr int kDepth = kTiling.depth;
   static constexpr int kStages = kTiling.stages;
   static constexpr bool kWeightBoxes = false;
+  static constexpr bool kDivides = false;
   static constexpr bool kNorm = false;
   static constexpr bool kActivationBoxes = kTokens > kRowTokens;
   static constexpr bool kAlternates = false;
@@ -66,6 +67,7 @@ struct BoxesConfig {
   static constexpr int kDepth = kTiling.depth;
   static constexpr int kStages = kTiling.stages;
   static constexpr bool kWeightBoxes = true;
+  static constexpr bool kDivides = divides(kTiling);
   static constexpr bool kNorm = kTiling.norm;
   static constexpr bool kActivationBoxes = true;
   // 64 rows are one wgmma: the warpgroups take blocks of so many in turns, of twice as many half of
@@ -80,7 +82,7 @@ struct BoxesConfig {
       (kActivationsAt + kNormWeightAt + (kNorm ? kDepth * 2 : 0) + 1023) & ~1023;
   // Sums that the CTAs of a cluster exchange. Not over the ring: who sends would wait until the
   // others have read their last stages. In gate_up with a deferred norm squares.
-  static constexpr int kScratchBytes = kRows * kTokens * 4;
+  static constexpr int kScratchBytes = (divides(kTiling) || kNorm ? kRows : 2) * kTokens * 4;
   static_assert(kScratchBytes >= 2 * kTokens * 4);
   static_assert(kTokens % (2 * kSliceTokens) == 0 && kRows % kMmaRows == 0 &&
                 kDepth % kSpanColumns == 0);
@@ -148,7 +150,7 @@ struct Group {
 
 template <class Cfg>
 __device__ __forceinline__ int split_of(const Params& p) {
-  return Cfg::kWeightBoxes && !Cfg::kNorm ? p.split : 1;
+  return Cfg::kDivides ? p.split : 1;
 }
 
 /// What this CTA computes.

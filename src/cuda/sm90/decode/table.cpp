@@ -35,9 +35,10 @@ constexpr int kSmallPrefetchBytes = 16 << 10;  // in small models, up to kSpanTo
 constexpr int kPrefetchTokens = 32;
 // Of boxes, fitted to 165 shapes' chains (the choice costs 0.33 % more than the best in the mean,
 // 4.2 at most): what a stage costs beside its bytes; a wgmma of 64 rows and tokens; an exchange of
-// sums and the clusters that it needs, for each CTA of one (gate_up divided was ahead in two
-// chains, by 2 %); the gate and stores of a block of both warpgroups, beside which nobody
-// multiplies, of 64 tokens; activations that memory hides.
+// sums and the clusters that it needs, for each CTA of one (gate_up of up to 64 tokens divided was
+// ahead in two chains, by 2 %; of more it costs what down does: at 38 random shapes the choice was
+// 0.05 % over the best, with the former's cost 1.0); the gate and stores of a block of both
+// warpgroups, beside which nobody multiplies, of 64 tokens; activations that memory hides.
 constexpr double kStageUs = 0.05;
 constexpr double kWgmmaUs = 0.01;
 constexpr double kDownExchangeUs = 0.4;
@@ -95,9 +96,8 @@ int clusters(int split, int sm_count) noexcept {
 
 // Whether clusters of `split` CTAs can divide K: each cluster's rows must be one block.
 bool can_divide(const Tiling& t, int split, const Shape& s) {
-  if (!t.boxes || s.sm_count < split) return false;
-  if (s.norm) return false;                           // each CTA sums the squares of all columns
-  if (split * kSliceTokens > t.tokens) return false;  // slices of tokens are dealt out
+  if (!divides(t) || s.sm_count < split) return false;  // a deferred norm: each sums all squares
+  if (split * kSliceTokens > t.tokens) return false;    // slices of tokens are dealt out
   const std::int64_t groups = clusters(split, s.sm_count);
   const std::int64_t boxes = all_units(t, s);
   return (boxes + groups - 1) / groups <= t.rows / kMmaRows;
@@ -138,8 +138,8 @@ bool leads(const Tiling& t, const Shape& s) {
 }  // namespace
 
 double model_us(const Tiling& t, const Shape& s) noexcept {
-  const double exchange =
-      t.split == 1 ? 0 : t.split * (s.down ? kDownExchangeUs : kGateUpExchangeUs);
+  const double each = s.down || t.tokens > 64 ? kDownExchangeUs : kGateUpExchangeUs;
+  const double exchange = t.split == 1 ? 0 : t.split * each;
   const auto columns = static_cast<double>(s.down ? s.h : s.d);
   return exchange +
          stream_us(t, largest_share(t, s), t.rows, columns / t.split, static_cast<double>(s.m));
@@ -149,7 +149,7 @@ std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {
   std::array<Tiling, std::size(kTilings) * 3> ranked;
   std::size_t count = 0;
   const bool few = shape.m <= kRowTokens;
-  const int widest = few ? kRowTokens : shape.m <= 32 ? 32 : 64;
+  const int widest = few ? kRowTokens : shape.m <= 32 ? 32 : shape.m <= 64 ? 64 : kMaxTokens;
   const int widest_boxes = few ? kSpanTokens : widest;  // boxes of 16 tokens serve fewer too
   for (const Tiling& tiling : kTilings) {
     if (tiling.tokens < shape.m) continue;

@@ -11,7 +11,7 @@
 
 namespace sluice::cuda::sm90::decode {
 
-inline constexpr int kMaxTokens = 64;
+inline constexpr int kMaxTokens = 96;
 /// Tilings of rows made for up to as many tokens bring activations by rows, all others by boxes.
 inline constexpr int kRowTokens = 8;
 /// Made for up to as many tokens, a tiling may bring weights by rows; all others have boxes.
@@ -50,7 +50,14 @@ inline constexpr Tiling kTilings[] = {
     {.tokens = 32, .rows = 128, .depth = 128, .stages = 5, .boxes = true},
     {.tokens = 64, .rows = 64, .depth = 128, .stages = 6, .boxes = true},
     {.tokens = 64, .rows = 128, .depth = 128, .stages = 4, .boxes = true},
+    {.tokens = 96, .rows = 64, .depth = 128, .stages = 5, .boxes = true},
+    {.tokens = 96, .rows = 128, .depth = 64, .stages = 8, .boxes = true},
 };
+
+/// Whether CTAs may divide K under a tiling: the sums that they exchange must fit beside the ring.
+[[nodiscard]] constexpr bool divides(const Tiling& tiling) noexcept {
+  return tiling.boxes && !tiling.norm && (tiling.tokens <= 64 || tiling.rows == 64);
+}
 
 /// What the choice of a tiling depends on.
 struct Shape {

@@ -428,11 +428,14 @@ __device__ __forceinline__ void consume_boxes(const Params& p, const Smem<Cfg>& 
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   const int split = split_of<Cfg>(p);
   const Group group(split);
-  if (split > 1) {
-    if (threadIdx.x == 0) Exchange<Cfg>::expect(p, smem.exchanged(), split, group.rank);
-    // The others have begun, and so have their mbarriers. Here, where stages are waited for anyway.
-    __syncwarp();
-    ptx::cluster_wait();
+  if constexpr (Cfg::kDivides) {
+    if (split > 1) {
+      if (threadIdx.x == 0) Exchange<Cfg>::expect(p, smem.exchanged(), split, group.rank);
+      // The others have begun, and so have their mbarriers. Here, where stages are waited for
+      // anyway.
+      __syncwarp();
+      ptx::cluster_wait();
+    }
   }
   BoxTokens<Cfg> tokens(p);
   if constexpr (Cfg::kNorm) {
@@ -465,7 +468,9 @@ __device__ __forceinline__ void consume_boxes(const Params& p, const Smem<Cfg>& 
     }
     if (Cfg::kAlternates) ptx::named_barrier_arrive(kRingBarrier + (warpgroup ^ 1), kConsumers);
     ptx::wgmma_fence_accumulators(d);
-    if (split > 1) Exchange<Cfg>::run(p, smem, split, group.rank, d);
+    if constexpr (Cfg::kDivides) {
+      if (split > 1) Exchange<Cfg>::run(p, smem, split, group.rank, d);
+    }
     if constexpr (kGated) {
       tokens.finish_squares(p, smem.scratch());
       finish_pairs<Cfg>(p, output, d, tokens);
