@@ -17,6 +17,8 @@ kernels are called and in whichever order they are linked: offsets in bank 4, wh
 variables lie, are left out of both hashes. A struct of parameters that changes moves the offsets of its
 members: `code` changes then and `form` does not. Lines of data/sass end with the kernel's name in the library's
 table of kernels, which is not compared: `python -m sluice results` finds by it what a results file measured.
+data/sass/grown.list has the fingerprints (python/src/sluice/staleness.py) of kernels that have since gained
+instantiations and lost none: what was measured of them holds.
 
 Needs cuobjdump and nvdisasm of the CUDA toolkit, or of the Python packages nvidia-cuda-cuobjdump and
 nvidia-cuda-nvdisasm. They read bits, so their version does not matter.
@@ -210,11 +212,33 @@ def header(version: str) -> str:
             f"# {COLUMNS:<73}kernel\n")
 
 
+def lines_by_row(folder: Path) -> dict[str, list[str]]:
+    rows = defaultdict(list)
+    for file in sorted(folder.glob("*.txt")):
+        for line in file.read_text().splitlines():
+            if not line.startswith("#"):
+                rows[line.split()[8]].append(line)
+    return rows
+
+
+def keep_grown(path: Path, before: dict[str, list[str]], after: dict[str, list[str]]) -> None:
+    """Adds the fingerprints of rows that have more lines than before, removes those of rows that lost one."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    for row, old in before.items():
+        if Counter(old) - Counter(after[row]):
+            lines = [line for line in lines if line.split()[0] != row]
+        elif old != after[row]:
+            lines.append(f"{row} {hashlib.sha256(''.join(line + chr(10) for line in old).encode()).hexdigest()[:16]}")
+    path.write_text("".join(line + "\n" for line in lines))
+
+
 def update(folder: Path, kernels: list[tuple[Kernel, str]], version: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    before = lines_by_row(folder)
     for arch in sorted({kernel.arch for kernel, _ in kernels}):
         lines = [f"{kernel.line()} {row_of(name)}\n" for kernel, name in kernels if kernel.arch == arch]
         (folder / f"{arch}.txt").write_text(header(version) + "".join(lines))
+    keep_grown(folder / "grown.list", before, lines_by_row(folder))
 
 
 def check(folder: Path, files: list[str], version: str) -> int:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 from sluice import results, staleness
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import sass_fingerprint as fingerprint_tool  # noqa: E402
 
 
 class Stale(unittest.TestCase):
@@ -37,7 +40,7 @@ class Stale(unittest.TestCase):
     def reasons(self, row: dict[str, str] | None = None, **meta: object) -> list[str]:
         text = results.render({**self.meta, **meta}, rows=[self.row if row is None else row])
         now, planned = staleness.fingerprints(self.root), staleness.plans(self.root)
-        return staleness.reasons(results.parse(text, "a.json"), now, planned)
+        return staleness.reasons(results.parse(text, "a.json"), now, planned, staleness.grown(self.root))
 
     def edit(self, name: str, old: str, new: str) -> None:
         path = self.root / name
@@ -70,6 +73,23 @@ class Stale(unittest.TestCase):
     def test_a_kernel_that_is_gone(self) -> None:
         self.edit("data/sass/sm_90a.txt", r"(.*cuda.sm90_decode\n)+", "")
         self.assertEqual(self.reasons(), ["cuda.sm90_decode is another kernel now"])
+
+    def test_a_kernel_that_gained_instantiations(self) -> None:
+        listing = self.root / "data/sass/sm_90a.txt"
+        lines = listing.read_text(encoding="utf-8").splitlines(keepends=True)
+        of = [i for i, line in enumerate(lines) if line.endswith(" cuda.sm90_decode\n")]
+        before = fingerprint_tool.lines_by_row(self.root / "data/sass")
+        lines.insert(of[-1], lines[of[-1]].replace(" 0 ", " 8 ", 1))
+        listing.write_text("".join(lines), encoding="utf-8")
+        changed = ["cuda.sm90_decode is another kernel now"]
+        self.assertEqual(self.reasons(), changed)
+        kept = self.root / "data/sass/grown.list"
+        after = fingerprint_tool.lines_by_row(self.root / "data/sass")
+        fingerprint_tool.keep_grown(kept, before, after)
+        self.assertEqual(self.reasons(), [])
+        # One that goes takes with it what was measured of it.
+        fingerprint_tool.keep_grown(kept, after, {**after, "cuda.sm90_decode": after["cuda.sm90_decode"][1:]})
+        self.assertEqual(self.reasons(), changed)
 
     def test_the_sources_of_the_cpus_kernels(self) -> None:
         self.edit("src/cpu/simd.cpp", r"\n", "\n\n")

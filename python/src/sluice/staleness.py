@@ -8,7 +8,8 @@ fingerprint for one of those kernels, or where data/plans.txt has another config
 cases on its device. A file that keeps no fingerprints is stale.
 
 A fingerprint is a hash: of a CUDA kernel's lines in data/sass, or for ``cpu`` of the sources of the
-CPU kernels. harness/write_commit.cmake computes the same. Kernels of cuBLASLt have none.
+CPU kernels. harness/write_commit.cmake computes the same. Kernels of cuBLASLt have none. Those of
+data/sass/grown.list hold too: scripts/sass_fingerprint.py lists there what lines were only added to.
 
 Exit status: 0 done, 2 usage, a folder that is no checkout, or a file that is no results file.
 """
@@ -20,7 +21,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from sluice.results import ResultsError, ResultsFile, load, text
@@ -49,6 +50,13 @@ def fingerprints(root: Path) -> dict[str, str]:
     return {
         name: hashlib.sha256(of.encode()).hexdigest()[:16] for name, of in sorted(lines.items())
     }
+
+
+def grown(root: Path) -> set[tuple[str, str]]:
+    """Kernels with fingerprints of fewer instantiations, all of them unchanged since."""
+    path = root / "data/sass/grown.list"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {(name, value) for name, value in map(str.split, lines)}
 
 
 def as_text(kept: Mapping[str, str]) -> str:
@@ -89,15 +97,18 @@ def _changed_plans(file: ResultsFile, planned: Plans) -> Iterator[str]:
             yield text(row, "case")
 
 
-def reasons(file: ResultsFile, now: Mapping[str, str], planned: Plans) -> list[str]:
-    """Why the file is older than what it measures; nothing where it is not. ``now`` and ``planned``
-    are the checkout's ``fingerprints`` and ``plans``."""
+def reasons(
+    file: ResultsFile, now: Mapping[str, str], planned: Plans, more: Set[tuple[str, str]] = frozenset()
+) -> list[str]:
+    """Why the file is older than what it measures; nothing where it is not. ``now``, ``planned`` and
+    ``more`` are the checkout's ``fingerprints``, ``plans`` and ``grown``."""
     words = text(file.meta, "fingerprints").split()
     kept = dict(word.split("=", 1) for word in words if "=" in word)
     if not kept:
         return ["written before fingerprints were kept"]
-    changed = sorted(name for name in _measured(file, kept) if kept.get(name) != now.get(name))
-    out = [f"{name} is another kernel now" for name in changed]
+    changed = {name for name in _measured(file, kept) if kept.get(name) != now.get(name)}
+    lost = sorted(name for name in changed if (name, kept.get(name)) not in more)
+    out = [f"{name} is another kernel now" for name in lost]
     cases = list(dict.fromkeys(_changed_plans(file, planned)))
     if cases:
         out.append(f"{len(cases)} plans are others now, of {cases[0]} first")
@@ -115,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     root: Path = arguments.root
     try:
-        now, planned = fingerprints(root), plans(root)
+        now, planned, more = fingerprints(root), plans(root), grown(root)
     except OSError as error:
         print(f"sluice results: {error.filename}: {error.strerror}; run it in a checkout of Sluice, "
               "or name one by --root", file=sys.stderr)  # fmt: skip
@@ -124,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stale = 0
     for path in files:
         try:
-            found = reasons(load(path), now, planned)
+            found = reasons(load(path), now, planned, more)
         except ResultsError as error:
             print(f"sluice results: {error}", file=sys.stderr)
             return 2
