@@ -150,7 +150,7 @@ results() {
 }
 results decode 150 --milliseconds 20 --baseline cublaslt_chain
 results decode_fp16 150 --milliseconds 20 --baseline cublaslt_chain
-results split_k 90 --milliseconds 100
+results split_k 90 --variant cuda.sm90 --milliseconds 100
 results decode_engine 90 --pass decode --milliseconds 20 --baseline cublaslt_chain
 results prefill_gate_up 150 --milliseconds 120
 results prefill_mlp 150 --milliseconds 150
@@ -158,7 +158,7 @@ results prefill_gemm 120 --milliseconds 60 --baseline cublaslt_gemm
 results gate_mul 150
 results training_steps 90 --pass full --milliseconds 150
 results training 120
-results few_tokens 90 --milliseconds 150
+results few_tokens 90 --milliseconds 100
 results few_tokens_models 240 --milliseconds 60 --baseline cublaslt_chain
 results prefill_models 90
 results prefill_layouts 60 --milliseconds 60

@@ -216,7 +216,7 @@ def lines_by_row(folder: Path) -> dict[str, list[str]]:
     rows = defaultdict(list)
     for file in sorted(folder.glob("*.txt")):
         for line in file.read_text().splitlines():
-            if not line.startswith("#"):
+            if not line.startswith("#") and line.split()[8] != "-":
                 rows[line.split()[8]].append(line)
     return rows
 

@@ -31,6 +31,9 @@ struct Recipe {
   /// Of gate_up that can take the norm into itself: why a launch of the norm before it is faster,
   /// or nothing. Null: no kernel takes the norm.
   Reason (*norm_yields)(const Problem&, const Device&) noexcept = nullptr;
+  /// Of a problem that it takes: why a recipe behind it is expected to be faster, or nothing. Null:
+  /// none is.
+  Reason (*outrun)(const Problem&, const Device&) noexcept = nullptr;
   /// The configs of gate_up and down that should be tried together, best first, where the two are
   /// not chosen apart; both by the first kernel. Writes at most out.size(), returns how many there
   /// are. Null: apart.
@@ -44,7 +47,8 @@ struct Recipe {
   [[nodiscard]] bool is_whole() const noexcept { return kernels.size() == 1; }
 };
 
-/// All recipes, in the order in which plan() tries them: the first that takes a problem has it.
+/// All recipes, in the order in which plan() tries them: the first that takes a problem and is not
+/// outrun has it.
 [[nodiscard]] std::span<const Recipe> recipes() noexcept;
 
 /// A list of at most kMost values, in place.

@@ -99,7 +99,8 @@ std::optional<Choice> tuned(const Problem& problem, const Device& device, const 
   return Choice{recipe, *steps, known ? entry->source : ChoiceSource::kTuneTable, *entry};
 }
 
-// The first recipe that takes the problem; with a forced config, the first that also offers it.
+// The first recipe that takes the problem and is not outrun; with a forced config, the first that
+// also offers it.
 Expected<Choice> choose(const Problem& problem, const Device& device, const Options& options) {
   if (options.variant != nullptr) return forced(problem, device, options);
   const bool any_config = options.config == nullptr;
@@ -107,6 +108,7 @@ Expected<Choice> choose(const Problem& problem, const Device& device, const Opti
     if (const auto choice = tuned(problem, device, options)) return *choice;
   }
   // The last of a backend takes most, so that its reason is what stands in the way.
+  const Recipe* outrun = nullptr;
   const Recipe* last = nullptr;
   Reason last_reason;
   std::optional<Error> config_error;
@@ -118,12 +120,24 @@ Expected<Choice> choose(const Problem& problem, const Device& device, const Opti
       last = &recipe, last_reason = reason;
       continue;
     }
+    if (any_config && recipe.outrun != nullptr) {
+      if (const Reason slower = recipe.outrun(problem, device); !slower.empty()) {
+        log(options, "%s: %s", recipe.name, slower.text);
+        outrun = &recipe;
+        continue;
+      }
+    }
     const auto steps = choose_steps(recipe, problem, device, options.config);
     if (steps) {
       return Choice{
           &recipe, *steps, any_config ? ChoiceSource::kHeuristic : ChoiceSource::kForced, {}};
     }
     if (!config_error) config_error = steps.error();
+  }
+  if (outrun != nullptr) {
+    if (const auto steps = choose_steps(*outrun, problem, device, nullptr)) {
+      return Choice{outrun, *steps, ChoiceSource::kHeuristic, {}};
+    }
   }
   if (config_error) return *config_error;
   if (last == nullptr) {

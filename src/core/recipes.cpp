@@ -53,6 +53,7 @@ constexpr Recipe kRecipes[] = {
      .kernels = kDecode,
      .ops = {Op::kGateUp, Op::kDown, Op::kMlp},
      .norm_yields = cuda::deferred_norm_yields,
+     .outrun = cuda::decode_outrun,
      .pairs = cuda::decode_pairs},
     {.name = "cuda.sm90",
      .reason = "Hopper's tensor cores; by cuBLASLt where its GEMM is faster",

@@ -172,7 +172,7 @@ TEST_F(GpuDecode, GatesLayoutsAndFlags) {
   for (const std::string& layout : layouts) {
     for (const std::string& flag : flags) {
       // Blocks of three rows have no boxes, which more tokens need.
-      const std::string m = std::to_string(1 + i * 5 % (layout == "interleaved3" ? 16 : 64));
+      const std::string m = std::to_string(1 + i * 5 % (layout == "interleaved3" ? 16 : 96));
       EXPECT_GT(verify_decode(m + "x136x400:mlp:" + gates[i % 8] + ":" + layout + flag, false), 0);
       ++i;
     }
@@ -278,6 +278,10 @@ constexpr Repeated kRepeated[] = {
     {"4x1032x2056:mlp:add_norm:residual_norm_input", NormForm::kDeferred, ""},
     {"3x1032x2056:mlp:residual", NormForm::kDeferred, "x2"},
     {"40x1032x2056:mlp:bias_down:residual", NormForm::kDeferred, "x4"},
+    {"96x1032x2056:down:residual", NormForm::kDeferred, "x2"},
+    {"70x1032x2056:gate_up:bias", NormForm::kDeferred, "x2"},
+    {"90x1032x2056:mlp:residual", NormForm::kDeferred, "x4"},
+    {"81x1032x8200:gate_up", NormForm::kDeferred, ""},
     {"8x264x6600:mlp:residual", NormForm::kDeferred, ""},
     {"64x264x9000:mlp", NormForm::kDeferred, "x4"}};
 
@@ -371,9 +375,9 @@ TEST_F(GpuDecode, ChainedLayersEqualLayersOneByOne) {
   constexpr int kLayers = 12;
   for (const char* text :
        {"1x1032x2056:mlp:sigmoid", "16x1032x2056:mlp:sigmoid", "40x264x520:mlp:sigmoid",
-        "1x264x6600:mlp:sigmoid", "40x264x9000:mlp:sigmoid", "1x1032x2056:mlp:sigmoid:add_norm",
-        "5x1032x2056:mlp:sigmoid:add_norm", "5x264x6600:mlp:sigmoid:add_norm",
-        "5x264x6600:mlp:sigmoid:add_norm:residual_norm_input"}) {
+        "1x264x6600:mlp:sigmoid", "40x264x9000:mlp:sigmoid", "80x264x6600:mlp:sigmoid",
+        "1x1032x2056:mlp:sigmoid:add_norm", "5x1032x2056:mlp:sigmoid:add_norm",
+        "5x264x6600:mlp:sigmoid:add_norm", "5x264x6600:mlp:sigmoid:add_norm:residual_norm_input"}) {
     for (const auto& form : tested_configs(harness::parse_case(text).value().problem)) {
       const std::string& config = form.front();
       const Options options{.variant = kDecode, .config = config.c_str()};
@@ -414,7 +418,7 @@ TEST_F(GpuDecode, ChainedLayersEqualLayersOneByOne) {
 
 // A real layer, sampled: several blocks a CTA, every chunk full.
 TEST_F(GpuDecode, ALayerOfLlama8B) {
-  for (const std::string m : {"8", "64"}) {
+  for (const std::string m : {"8", "64", "96"}) {
     EXPECT_GT(verify_decode(m + "x4096x14336:mlp", false), 0);
   }
 }

@@ -21,7 +21,7 @@ constexpr const char* kCases[] = {
     "5x1000x3000:gate_up",    "17x4096x14336:gate_up:norm", "300x2048x4096:mlp:bias:bias_down",
     "1024x1032x2056:gate_up", "130x64x96:gate_up:save",     "513x1024x1024:mlp_grad",
     "2048x8x4096:gate_mul",   "777x512x1096:gate_mul_grad", "33x2048x8:norm",
-    "96x3072x8192:linear",    "20x264x8200:linear",
+    "80x3072x8192:linear",    "160x3072x8192:linear",       "20x264x8200:linear",
 };
 
 struct Counts {

@@ -58,7 +58,11 @@ TEST(CudaSm90Decode, ServesUpTo96TokensOnHopper) {
   EXPECT_EQ(chosen("40x3000x4096:mlp", h200()).substr(0, 17), "cuda.sm90_decode ");
   EXPECT_EQ(chosen("41x3000x4096:mlp", h200()).substr(0, 10), "cuda.sm90 ");
   EXPECT_EQ(chosen("41x4096x3000:mlp", h200()).substr(0, 17), "cuda.sm90_decode ");
-  EXPECT_EQ(chosen("64x1000x1600:mlp", h200()).substr(0, 17), "cuda.sm90_decode ");
+  EXPECT_EQ(chosen("64x1000x8384:mlp", h200()).substr(0, 17), "cuda.sm90_decode ");
+  EXPECT_EQ(chosen("64x1000x8392:mlp", h200()).substr(0, 10), "cuda.sm90 ");
+  EXPECT_EQ(chosen("64x3000x4096:mlp:norm", h200()).substr(0, 17), "cuda.sm90_decode ");
+  EXPECT_EQ(chosen("41x4096x3000:down", h200()).substr(0, 10), "cuda.sm90 ");
+  EXPECT_EQ(reason_of("41x3000x4096:mlp", h200()), "");  // it can be asked for
   // Blocks of three rows have no boxes.
   EXPECT_EQ(chosen("16x4096x14336:gate_up:interleaved3", h200()).substr(0, 17),
             "cuda.sm90_decode ");
@@ -226,9 +230,6 @@ TEST(CudaSm90Decode, WorkspaceHoldsWhatTheLaunchPassesOn) {
 TEST(CudaSm90Decode, SaysWhyItRefuses) {
   const std::vector<std::array<std::string, 2>> cases = {
       {"97x64x96:mlp", "takes up to 96 tokens, got 97"},
-      {"41x3000x4096:mlp",
-       "x: rows are 6000 bytes apart, wanted a multiple of 32 for more than 40"},
-      {"41x4096x3000:down", "h: rows are 6000 bytes apart"},
       {"4x64x96:gate_up:save", "does not store g and u"},
       {"4x64x96:mlp:save", "does not store g and u"},
       {"4x64x96:gate_mul", "has no gate_mul"},

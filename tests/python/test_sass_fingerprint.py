@@ -2,6 +2,7 @@
 """scripts/sass_fingerprint.py tells kernels apart by what they do, not by what they are called."""
 
 import importlib.util
+import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -73,6 +74,22 @@ class Fingerprint(unittest.TestCase):
 
     def test_kernels_of_cutlass_are_left_out(self) -> None:
         self.assertEqual(self.changes([("f", [EXIT])], [("f", [EXIT]), ("_ZN7cutlass13device_kernelE", [EXIT])]), [])
+
+    def test_an_update_keeps_what_only_grew(self) -> None:
+        def update(*codes: str) -> list[str]:
+            kernels = [(sass_fingerprint.Kernel("sm_90a", 1, 0, 0, 0, 1, code, "f"), name)
+                       for code in codes for name in ("sluice::cuda::norm::a()", "other()")]
+            sass_fingerprint.update(folder, kernels, "13")
+            return (folder / "grown.list").read_text(encoding="utf-8").split()
+
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            self.assertEqual(update("1"), [])
+            grown = update("1", "2")
+            self.assertEqual(grown[::2], ["cuda.norm"])
+            self.assertEqual(len(update("1", "2", "3")), 4)
+            self.assertEqual(update("1", "2", "3")[:2], grown)
+            self.assertEqual(update("2", "3"), [])
 
     def test_each_copy_counts(self) -> None:
         self.assertEqual(self.changes([("f", [EXIT]), ("g", [EXIT])], [("f", [EXIT])]), ["-"])

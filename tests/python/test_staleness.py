@@ -87,7 +87,7 @@ class Stale(unittest.TestCase):
         after = fingerprint_tool.lines_by_row(self.root / "data/sass")
         fingerprint_tool.keep_grown(kept, before, after)
         self.assertEqual(self.reasons(), [])
-        # One that goes takes with it what was measured of it.
+        # One that goes takes with it what was measured of all.
         fingerprint_tool.keep_grown(kept, after, {**after, "cuda.sm90_decode": after["cuda.sm90_decode"][1:]})
         self.assertEqual(self.reasons(), changed)
 
@@ -122,6 +122,11 @@ class Stale(unittest.TestCase):
         self.assertIn("old.json: written before", out)
         self.assertNotIn("new.json", out)
         self.assertTrue(out.endswith("1 of 2 files are stale\n"))
+        grown = {**staleness.fingerprints(ROOT), "cuda.sm90_decode": "0" * 16}
+        results.save(folder / "grown.json", {**self.meta, "fingerprints": staleness.as_text(grown)}, rows=[self.row])
+        self.assertIn("grown.json: cuda.sm90_decode is another", run("--stale", "--root", self.root)[1])
+        (self.root / "data/sass/grown.list").write_text("cuda.sm90_decode " + "0" * 16 + "\n")
+        self.assertNotIn("grown.json", run("--stale", "--root", self.root)[1])
         status, out = run("--stale", "--root", self.root, folder / "new.json")
         self.assertEqual((status, out), (0, "0 of 1 files are stale\n"))
         status, out = run("--stale", "--root", folder)

@@ -37,7 +37,7 @@ constexpr int kPrefetchTokens = 32;
 // 4.2 at most): what a stage costs beside its bytes; a wgmma of 64 rows and tokens; an exchange of
 // sums and the clusters that it needs, for each CTA of one (gate_up of up to 64 tokens divided was
 // ahead in two chains, by 2 %; of more it costs what down does: at 38 random shapes the choice was
-// 0.05 % over the best, with the former's cost 1.0); the gate and stores of a block of both
+// 0.05 % over the best, and 1 % by the other cost); the gate and stores of a block of both
 // warpgroups, beside which nobody multiplies, of 64 tokens; activations that memory hides.
 constexpr double kStageUs = 0.05;
 constexpr double kWgmmaUs = 0.01;
@@ -96,8 +96,8 @@ int clusters(int split, int sm_count) noexcept {
 
 // Whether clusters of `split` CTAs can divide K: each cluster's rows must be one block.
 bool can_divide(const Tiling& t, int split, const Shape& s) {
-  if (!divides(t) || s.sm_count < split) return false;  // a deferred norm: each sums all squares
-  if (split * kSliceTokens > t.tokens) return false;    // slices of tokens are dealt out
+  if (!divides(t) || s.sm_count < split) return false;
+  if (split * kSliceTokens > t.tokens) return false;  // slices of tokens are dealt out
   const std::int64_t groups = clusters(split, s.sm_count);
   const std::int64_t boxes = all_units(t, s);
   return (boxes + groups - 1) / groups <= t.rows / kMmaRows;

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "cuda/sm90/decode/schedule.hpp"
+#include "cuda/sm90/limits.hpp"
 
 namespace sluice::cuda::sm90::decode {
 
@@ -54,9 +55,13 @@ inline constexpr Tiling kTilings[] = {
     {.tokens = 96, .rows = 128, .depth = 64, .stages = 8, .boxes = true},
 };
 
-/// Whether CTAs may divide K under a tiling: the sums that they exchange must fit beside the ring.
+/// Whether CTAs may divide K under a tiling: the sums that they exchange must fit beside the ring,
+/// and a deferred norm needs the squares of all columns.
 [[nodiscard]] constexpr bool divides(const Tiling& tiling) noexcept {
-  return tiling.boxes && !tiling.norm && (tiling.tokens <= 64 || tiling.rows == 64);
+  constexpr int kBarrierBytes = 1024;
+  const int ring = tiling.stages * (tiling.rows + tiling.tokens) * tiling.depth * 2;
+  const int sums = tiling.rows * tiling.tokens * 4;
+  return tiling.boxes && !tiling.norm && ring + sums + kBarrierBytes <= kMaxSmemBytes;
 }
 
 /// What the choice of a tiling depends on.
