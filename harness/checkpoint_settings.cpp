@@ -52,6 +52,11 @@ class Settings {
     if (error != std::errc{} || end != value.data() + value.size()) return {};
     return parsed;
   }
+  /// Of the decoder inside a vision-language model; "" where it says none.
+  [[nodiscard]] std::string decoder_text(const char* key) const {
+    const auto all = objects();
+    return all.size() > 1 ? all[1]->value(key, "") : "";
+  }
 
  private:
   // Vision-language models keep the decoder's settings in text_config.
@@ -83,13 +88,20 @@ std::optional<Activation> activation_of(std::string_view name) {
   return found->second;
 }
 
+// Whether a norm multiplies by 1 + weight, as Gemma's did until its third version.
+bool adds_one(std::string_view model_type) {
+  constexpr std::array<std::string_view, 7> kTypes{
+      "gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma", "t5gemma", "vaultgemma"};
+  return std::find(kTypes.begin(), kTypes.end(), model_type) != kTypes.end();
+}
+
 }  // namespace
 
 Status read_settings(const CheckpointFiles& files, Checkpoint& checkpoint) {
   const Settings settings(files);
   const std::string model_type = settings.text("model_type");
-  const bool gemma = model_type.rfind("gemma", 0) == 0;
-  checkpoint.norm_weight_offset = gemma ? 1.0F : 0.0F;
+  const std::string decoder = settings.decoder_text("model_type");
+  checkpoint.norm_weight_offset = adds_one(decoder.empty() ? model_type : decoder) ? 1.0F : 0.0F;
 
   std::string name = settings.text("hidden_activation");
   // The first Gemma's hidden_act is a known mistake that transformers overrules.

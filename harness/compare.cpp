@@ -73,6 +73,8 @@ Comparison Comparator::result() const {
   Comparison out = result_;
   if (finite_ > 0) out.mean_ratio = sum_ratio_ / static_cast<double>(finite_);
   if (sum_expected_ > 0) out.mean_relative_error = sum_error_ / sum_expected_;
+  if (finite_ == 0 && out.failed > 0)
+    out.mean_ratio = out.mean_relative_error = std::numeric_limits<double>::infinity();
   return out;
 }
 

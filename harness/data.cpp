@@ -136,6 +136,10 @@ struct OperandSet::State {
   [[nodiscard]] const OperandSpec& spec(Operand id) const { return specs[index(id)]; }
   [[nodiscard]] bool given(Operand id) const {
     const OperandSpec& s = spec(id);
+    // weight_grad takes du beside dw_up, or neither.
+    if (id == Operand::kDu && test_case.problem.op == Op::kWeightGrad && test_case.minimal) {
+      return given(Operand::kDwUp);
+    }
     return s.access != Access::kUnused &&
            !(test_case.minimal && !s.required && s.access == Access::kWrite);
   }

@@ -155,6 +155,7 @@ Expected<ForeignReport> verify_foreign(const Case& c, Rig& rig, const ForeignKer
 
 bool ForeignReport::right() const noexcept {
   return skipped.empty() && error.empty() && stray_write.empty() &&
+         (!outputs.empty() || test_case.problem.m == 0) &&
          std::all_of(outputs.begin(), outputs.end(),
                      [](const Comparison& output) { return output.failed == 0; });
 }

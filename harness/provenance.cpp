@@ -101,7 +101,10 @@ std::string repository_root() {
 }
 
 std::string command_line(int argc, const char* const* argv, const std::string& repository) {
-  std::string out = argc > 0 ? fs::path(argv[0]).filename().string() : "sluice";
+  // The last word may be a path: of "python -m sluice.foreign FOLDER/kernels.py" too.
+  std::string out = argc > 0 ? argv[0] : "sluice";
+  const std::size_t last = out.rfind(' ') + 1;
+  out.replace(last, std::string::npos, fs::path(out.substr(last)).filename().string());
   for (int i = 1; i < argc; ++i) out.append(1, ' ').append(public_word(argv[i], repository));
   return out;
 }

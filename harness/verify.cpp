@@ -334,6 +334,7 @@ Expected<VerifyReport> Verification::run(const Options& options) {
 
 bool VerifyReport::right() const noexcept {
   return stray_write.empty() && unrepeated.empty() &&
+         (!outputs.empty() || test_case.problem.m == 0) &&
          std::all_of(outputs.begin(), outputs.end(),
                      [](const Comparison& c) { return c.failed == 0; });
 }
@@ -347,6 +348,8 @@ std::string VerifyReport::text() const {
   std::string out = fmt::format("{} {}: {} ({}), config {}, {} threads, workspace {} bytes\n",
                                 passed() ? "passed" : "FAILED", format_case(test_case), variant,
                                 to_string(source), config, threads, workspace_bytes);
+  if (outputs.empty() && test_case.problem.m > 0)
+    out += "  no output was asked for, nothing is compared\n";
   for (const Comparison& c : outputs) out += "  " + to_string(c) + "\n";
   if (!stray_write.empty()) out += "  stray write: " + stray_write + "\n";
   if (!unrepeated.empty()) {

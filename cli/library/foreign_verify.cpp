@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <span>
 #include <vector>
 
 #include "cli/cli.hpp"
@@ -21,23 +22,25 @@ static_assert(sizeof(sluice_foreign_functions) ==
 static_assert(offsetof(sluice_foreign_functions, column_sum) ==
               sizeof(std::size_t) + sizeof(void*) * static_cast<std::size_t>(Op::kColumnSum));
 
-int verify_functions(const std::vector<const char*>& words,
-                     const harness::ForeignKernels& kernels) {
+// What results keep as the command is the caller's, without the verb.
+int verify_functions(std::span<const char* const> own, const harness::ForeignKernels& kernels) {
+  std::vector<const char*> words(own.begin(), own.end());
+  words.insert(words.begin() + 1, "verify");
   CLI::App app{"Foreign kernels against Sluice's fp64 oracle", words[0]};
   app.require_subcommand(1);
   app.failure_message([](const CLI::App*, const CLI::Error& e) {
     return std::string("sluice: ") + e.what() + "; --help says more\n";
   });
   Context context;
-  context.argc = static_cast<int>(words.size());
-  context.argv = words.data();
+  context.argc = static_cast<int>(own.size());
+  context.argv = own.data();
   context.foreign = &kernels;
   read_environment(context);
   app.fallthrough();
   app.add_flag("-q,--quiet", context.quiet, "No progress and no notes on standard error");
   add_verify(app, context);
   try {
-    app.parse(context.argc, context.argv);
+    app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kOk : kUsage;
   }
@@ -60,9 +63,7 @@ extern "C" std::int32_t sluice_foreign_verify(std::int32_t argc, const char* con
   try {
     sluice::harness::ForeignKernels kernels;
     std::memcpy(kernels.functions.data(), &functions->gate_up, sizeof(kernels.functions));
-    std::vector<const char*> words(argv, argv + argc);
-    words.insert(words.begin() + 1, "verify");
-    return verify_functions(words, kernels);
+    return verify_functions({argv, static_cast<std::size_t>(argc)}, kernels);
   } catch (const std::bad_alloc&) {
     return fail(kUnsupported, "out of memory");
   } catch (const std::exception& e) {

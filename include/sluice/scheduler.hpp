@@ -47,7 +47,8 @@ struct TuneOutcome {
 };
 
 struct TuneOptions {
-  /// For all problems together. Tuning ends at most one sample (a pass over the copies) later.
+  /// For all problems together. Tuning ends at most one sample (a pass over the copies) and the
+  /// making of one shape's copies later.
   double max_seconds = 60;
   /// Device memory for operands; 0 for a quarter of the device's. Less than four last-level caches
   /// measures warm operands.
@@ -112,7 +113,7 @@ class SLUICE_EXPORT Scheduler final : public TuneTable {
   /// drivers, builds and problems stay. Safe under concurrent writers, threads and processes: the
   /// file is replaced as a whole (written beside it and renamed) under a lock on PATH.lock, which
   /// is removed again. Readers see the old file or the new one. Errors: kInvalidArgument where the
-  /// folder cannot be written, the lock is held for more than ten seconds, or the file is no tuning
+  /// folder cannot be written, the lock is held for more than a minute, or the file is no tuning
   /// cache of this version (it is left as it is); kOutOfMemory.
   Status save(const char* path) const;
 

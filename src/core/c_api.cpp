@@ -132,8 +132,12 @@ std::string explanation_text(const Explanation& why) {
   }
   if (!why.reason.empty()) text += "  recipe: " + why.reason + "\n";
   for (const ExplainedStep& step : why.steps) {
+    std::string blocks = step.blocks.empty() ? "" : "; " + step.blocks;
+    for (std::size_t at = 0; (at = blocks.find('\n', at)) != std::string::npos; at += 2) {
+      blocks.replace(at, 1, "; ");
+    }
     text += "  " + step.name + ": " + step.kernel + (step.config.empty() ? "" : " " + step.config) +
-            (step.blocks.empty() ? "" : "; " + step.blocks) + "\n";
+            blocks + "\n";
   }
   if (why.error) text += std::string(why.error->message) + "\n";
   return text;

@@ -32,9 +32,10 @@ Status check_dims(const Problem& p) {
   SLUICE_TRY(check_dim("d", p.d, uses_d ? 1 : 0));
   SLUICE_TRY(check_dim("h", p.h, p.op == Op::kNorm ? 0 : 1));
   std::int64_t elems = 0;
+  // Each alone too: biases and norm weights have rows though m is 0.
   for (const auto& [rows, cols, what] :
-       {std::tuple{p.m, p.d, "m * d"}, std::tuple{p.m, p.h, "m * h"},
-        std::tuple{p.h, p.d, "h * d"}}) {
+       {std::tuple{p.m, p.d, "m * d"}, std::tuple{p.m, p.h, "m * h"}, std::tuple{p.h, p.d, "h * d"},
+        std::tuple{std::int64_t{1}, p.d, "d"}, std::tuple{std::int64_t{1}, p.h, "h"}}) {
     if (!multiply(rows, cols, &elems) || !multiply(elems, 16, &elems)) {
       return make_error(kBad, "%s: %lld * %lld elements overflow 64-bit offsets", what, ll{rows},
                         ll{cols});

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "cpu/float_mode.hpp"
 #include "cpu/kernel_rows.hpp"
 #include "math/block_types.hpp"
 #include "math/float_types.hpp"
@@ -357,6 +358,7 @@ std::size_t scratch_bytes(const detail::StepView& s) noexcept {
 }
 
 Status launch(const detail::Step& step, const detail::Step* /*next*/) noexcept {
+  const DefaultFloatMode mode;
   Reference(step.problem, step.operands, static_cast<double*>(step.scratch)).run();
   return {};
 }

@@ -96,7 +96,7 @@ ProblemKey key_of(const Problem& problem, const Device& device) noexcept {
                                 bit(p.weights_static, 8) | bit(p.save_dg_du, 16));
   key.threads = device.backend == Backend::kCpu ? device.threads : 0;
   key.d = p.op == Op::kGateMul || p.op == Op::kGateMulGrad ? 0 : p.d;
-  key.h = p.h;
+  key.h = p.op == Op::kNorm ? 0 : p.h;
   key.m = p.m;
   key.activation = static_cast<std::uint8_t>(p.gate.activation);
   key.adds = static_cast<std::uint8_t>(bit(p.bias_gate_up, 1) | bit(p.bias_down, 2) |
@@ -139,7 +139,10 @@ std::optional<ProblemKey> parse_key(std::string_view text) {
   at.number(k.block_cols).literal(" align=").number(k.alignment_bytes);
   at.literal(" layout=").number(k.layout, 16);
   // Printing it again refuses leading zeros, and whatever else has two spellings.
-  if (!at.finished() || k.m < 1 || k.d < 0 || k.h < 1 || to_text(k) != text) return std::nullopt;
+  const bool has_h = static_cast<Op>(k.op) != Op::kNorm;
+  if (!at.finished() || k.m < 1 || k.d < 0 || (k.h < 1) == has_h || to_text(k) != text) {
+    return std::nullopt;
+  }
   return k;
 }
 

@@ -316,7 +316,9 @@ Expected<std::vector<TuneOutcome>> tune_all(
     if (outcomes[i].state == TuneState::kKnown) continue;
     const ProblemKey key = key_of(problems[i], planned);
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      if (shapes[g].same_shape(key)) outcomes[i] = outcomes[groups[g].at(key.m)];
+      if (!shapes[g].same_shape(key)) continue;
+      outcomes[i] = outcomes[groups[g].at(key.m)];
+      outcomes[i].problem = problems[i];
     }
   }
   return outcomes;

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <immintrin.h>
 
+#include <vector>
+
 #include "problems.hpp"
 
 namespace sluice::test {
@@ -31,6 +33,27 @@ TEST(FloatMode, ResultsDoNotDependOnTheCallersMode) {
       EXPECT_EQ(output_bytes(**set), expected) << text << " mode " << mode;
     }
   }
+}
+
+// The reference serves what cpu.simd does not.
+TEST(FloatMode, TheReferenceDoesNotEither) {
+  const harness::Case c = parse("40x80x60:column_sum:fp32");
+  const auto rig = harness::open_rig("cpu");
+  const auto made = plan(c.problem, cpu_device());
+  ASSERT_TRUE(made);
+  EXPECT_STREQ(made->variant_name(), "cpu.reference");
+  std::vector<std::vector<char>> bytes[2];
+  for (const bool round_up : {false, true}) {
+    auto set = harness::OperandSet::make(c, **rig);
+    auto memory = harness::make_workspace(*made, **rig);
+    const unsigned before = _mm_getcsr();
+    if (round_up) _mm_setcsr(before | 0x4000);
+    const Status ran = run(*made, (*set)->operands(), memory->workspace, nullptr);
+    _mm_setcsr(before);
+    ASSERT_TRUE(ran) << ran.error().message;
+    bytes[round_up ? 1 : 0] = output_bytes(**set);
+  }
+  EXPECT_EQ(bytes[0], bytes[1]);
 }
 
 }  // namespace

@@ -152,6 +152,22 @@ TEST_F(CheckpointFolder, TakesGemmasNormAndSettings) {
   EXPECT_EQ(checkpoint->eps, 1e-6F);
 }
 
+TEST_F(CheckpointFolder, KnowsWhichNormsAddOne) {
+  const std::pair<const char*, float> offsets[] = {
+      {R"({"model_type":"gemma2"})", 1},
+      {R"({"model_type":"vaultgemma"})", 1},
+      {R"({"model_type":"paligemma","text_config":{"model_type":"gemma"}})", 1},
+      {R"({"model_type":"gemma3n_text"})", 0},
+      {R"({"model_type":"gemma4","text_config":{"model_type":"gemma4_text"}})", 0},
+      {R"({"model_type":"llama"})", 0}};
+  for (const auto& [config, offset] : offsets) {
+    write("config.json", config);
+    const auto checkpoint = open_checkpoint(write("m.safetensors", llama(1).bytes()));
+    ASSERT_TRUE(checkpoint) << checkpoint.error().text();
+    EXPECT_EQ(checkpoint->norm_weight_offset, offset) << config;
+  }
+}
+
 // The first Gemma's config says "gelu" and means the tanh form; transformers overrules it too.
 TEST_F(CheckpointFolder, OverrulesTheFirstGemmasActivation) {
   write("config.json", R"({"model_type":"gemma","hidden_act":"gelu"})");

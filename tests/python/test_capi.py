@@ -211,6 +211,11 @@ class Queries(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 sluice.plan(**{"m": 4, "d": 8, "h": 8, **wrong})
 
+    def test_a_message_may_be_cut_inside_a_letter(self) -> None:
+        for length in (398, 399, 400, 401):
+            with self.assertRaisesRegex(ValueError, "^variant: got"):
+                sluice.plan(4, 8, 8, variant="x" * (length % 2) + "\u00e9" * length)
+
     def test_only_infinity_is_no_limit(self) -> None:
         self.assertIsNone(Gate().arguments[2])
         self.assertEqual(Gate(limit=-math.inf).arguments[2], -math.inf)

@@ -300,6 +300,8 @@ class GgufTest(FolderTest):
         self.values = {}
         self.packed = {}
         shapes = {"token_embd.weight": (self.vocabulary, self.d), "output_norm.weight": (self.d,)}
+        if more := overrides.get("more"):
+            shapes[more] = (self.h,)
         for i in range(self.layers):
             shapes[f"blk.{i}.ffn_gate.weight"] = (self.h, self.d)
             shapes[f"blk.{i}.ffn_up.weight"] = (self.h, self.d)
@@ -398,6 +400,7 @@ class GgufTest(FolderTest):
             (self.write_gguf, {"layers": 3}, "no tensor for model.layers.2"),
             (self.write_gguf, {"layers": 1}, "beyond the 1 layers"),
             (self.write_gguf, {"d": 16}, "expected shape"),
+            (self.write_gguf, {"more": "blk.0.ffn_gate.bias"}, "blk.0.ffn_gate.bias: of an MLP only"),
         ]
         for write, options, message in cases:
             with self.subTest(message):

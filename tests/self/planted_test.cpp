@@ -404,5 +404,22 @@ TEST(Workspace, AWriteBehindItsEndIsFound) {
   EXPECT_NE(found.error().text().find("3 bytes behind its end"), std::string_view::npos);
 }
 
+// Nothing that was compared proves nothing.
+TEST(Planted, ACaseWithoutOutputsDoesNotPass) {
+  const auto rig = cpu_rig();
+  for (const char* text : {"4x8x8:mlp_grad:minimal", "4x8x8:weight_grad:minimal"}) {
+    const auto report = verify_case(parsed(text), *rig);
+    ASSERT_TRUE(report) << report.error().message;
+    EXPECT_FALSE(report->passed()) << report->text();
+  }
+}
+
+TEST(Planted, AnErrorOfNaNAloneIsNotZero) {
+  Comparator comparator(Operand::kY, DType::kF32);
+  for (int i = 0; i < 4; ++i) comparator.add(0, i, {1, 0.5}, std::nan(""));
+  EXPECT_EQ(comparator.result().failed, 4);
+  EXPECT_TRUE(std::isinf(comparator.result().mean_relative_error));
+}
+
 }  // namespace
 }  // namespace sluice::harness

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m sluice.foreign``: PyTorch eager passes, wrong kernels are caught, refusals are skips."""
 
+import json
 import os
 import subprocess
 import sys
@@ -60,6 +61,11 @@ class Foreign(unittest.TestCase):
         self.assertIn(f"repeat with: python -m sluice.foreign {words[0]} --device cpu '64x64x128:gate_mul'", done.stdout)
         self.assertEqual(check(*words, "64x64x128:gate_mul:fp32").returncode, 0)
         self.assertEqual(check(*words, "64x64x128:gate_mul:bf16:round_gate").returncode, 0)
+
+    def test_the_command_of_results_can_be_run(self) -> None:
+        done = check(EXAMPLES / "torch_eager.py", "2x8x16:gate_mul:fp32", "--device", "cpu", "--json", "-")
+        meta = json.loads(done.stdout[done.stdout.index("{"):])["meta"]
+        self.assertEqual(meta["command"], "python -m sluice.foreign torch_eager.py 2x8x16:gate_mul:fp32 --device cpu --json -")
 
     def test_wrong_kernels_are_caught(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -191,6 +191,19 @@ class Gradients(unittest.TestCase):
         )  # fmt: skip
         self.check(ours.gate_mul, lambda g, u: hidden(g, u, Gate()), [x, r], bound)
 
+    def test_weights_of_a_wider_type_keep_it(self) -> None:
+        weights = Weights(8, 24, torch.float32)
+        x = jnp.asarray(weights.x(4).numpy(), jnp.float16)
+        h = jnp.ones((4, 24), jnp.float16)
+        big = [to_jax(t * 1e6) for t in (weights.w_gate, weights.w_up, weights.w_down)]
+        small = jnp.full((4, 8), 1e-4, jnp.float16)
+        for of, wrt, dy in (
+            (lambda h: ours.linear(h, big[2]), h, small),
+            (lambda x: ours.gate_up(x, big[0] * 1e-6, big[1]), x, jnp.full((4, 24), 1e-4, jnp.float16)),
+        ):
+            _, pull = jax.vjp(of, wrt)
+            self.assertTrue(bool(jnp.isfinite(pull(dy)[0].astype(jnp.float32)).all()))
+
     def test_what_is_not_asked_for_is_not_computed(self) -> None:
         weights = Weights(8, 24, torch.float32)
         x, w = to_jax(weights.x(4)), [to_jax(t) for t in weights.mlp()[:3]]

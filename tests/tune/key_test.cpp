@@ -64,6 +64,11 @@ TEST(Key, IsBlindForWhatDoesNot) {
   a.op = b.op = Op::kGateMul;
   b.d = 999;  // not read
   EXPECT_EQ(key_of(a, cpu), key_of(b, cpu));
+  a.op = b.op = Op::kNorm;
+  b.d = a.d;
+  b.h = 0;  // not read either
+  EXPECT_EQ(key_of(a, cpu), key_of(b, cpu));
+  EXPECT_TRUE(parse_key(to_text(key_of(b, cpu))));
   Device other = gpu();
   other.threads = 64;
   EXPECT_EQ(key_of(mlp(1), other), key_of(mlp(1), gpu())) << "a GPU has no threads of ours";

@@ -198,15 +198,21 @@ TEST(Tuner, KnownProblemsAreNotMeasuredUnlessAgain) {
 TEST(Tuner, ProblemsThatComeTwiceAreMeasuredOnce) {
   FakeBench bench(avx2_wins);
   std::vector<std::size_t> done;
-  const Tuned tuned = tune(bench, mlps({2, 2, 2}),
-                           {.progress = [&](std::size_t i, std::size_t count, const Problem& p) {
-                             EXPECT_EQ(count, 1U);
-                             EXPECT_EQ(p.m, 2);
-                             done.push_back(i);
-                           }});
+  std::vector<Problem> problems = mlps({2, 2, 2});
+  problems[1].gate = Gate::clamped_swiglu();  // as long, and another activation's limit
+  problems[1].gate.activation = problems[0].gate.activation;
+  problems[2].alignment_bytes *= 2;
+  const Tuned tuned =
+      tune(bench, problems, {.progress = [&](std::size_t i, std::size_t count, const Problem& p) {
+             EXPECT_EQ(count, 1U);
+             EXPECT_EQ(p.m, 2);
+             done.push_back(i);
+           }});
   EXPECT_THAT(bench.tokens(), ElementsAre(2));
   EXPECT_THAT(done, ElementsAre(0));
   EXPECT_STREQ(tuned.outcomes[2].choice.config, "mlp=avx2");
+  EXPECT_EQ(tuned.outcomes[1].problem.gate.limit, problems[1].gate.limit);
+  EXPECT_EQ(tuned.outcomes[2].problem.alignment_bytes, problems[2].alignment_bytes);
 }
 
 TEST(Tuner, OneCandidateIsNothingToMeasure) {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -520,6 +521,23 @@ TEST(CApi, ExplainFillsOrCutsTheCallersBuffer) {
   EXPECT_NE(text.find(": chosen, config "), std::string::npos) << text;
   EXPECT_NE(text.find("\n  recipe: the CPU's threads"), std::string::npos) << text;
   EXPECT_NE(text.find("\n  mlp: "), std::string::npos) << "no step in: " << text;
+  // A line a variant, the recipe and each step, whose own lines are one.
+  sluice_problem many = p;
+  many.m = 400;
+  std::vector<char> long_text(8192);
+  ASSERT_EQ(
+      sluice_explain(&many, &d, nullptr, long_text.data(), long_text.size(), nullptr, nullptr),
+      SLUICE_OK);
+  std::istringstream lines(long_text.data());
+  int indented = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("  ", 0) == 0) {
+      ++indented;
+    } else {
+      EXPECT_EQ(line.rfind("cpu.", 0), 0U) << line;
+    }
+  }
+  EXPECT_EQ(indented, 2);
   std::vector<char> cut(10, '?');
   ASSERT_EQ(sluice_explain(&p, &d, nullptr, cut.data(), 9, &needed, nullptr), SLUICE_OK);
   EXPECT_EQ(std::string(cut.data()), text.substr(0, 8));

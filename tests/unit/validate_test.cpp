@@ -111,6 +111,10 @@ TEST(Validate, Dims) {
        [](Problem& p) { p.m = std::int64_t{1} << 59, p.d = p.h = 1; }},
       {"m * h: ", [](Problem& p) { p.m = 1, p.h = kHuge; }},
       {"h * d: ", [](Problem& p) { p.d = p.h = std::int64_t{1} << 31; }},
+      {"d: 1 * 4611686018427387904 elements",
+       [](Problem& p) { p.m = p.h = 0, p.d = kHuge / 2 + 1; }, Op::kNorm},
+      {"h: 1 * 9223372036854775807 elements", [](Problem& p) { p.m = p.d = 0, p.h = kHuge; },
+       Op::kColumnSum},
   });
   for (const Op op : {Op::kGateMul, Op::kGateMulGrad, Op::kColumnSum}) {
     Problem p = problem_of(op);

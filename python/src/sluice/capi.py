@@ -302,7 +302,7 @@ def library() -> ctypes.CDLL:
 
 def _check(code: int, error: CError) -> None:
     if code != 0:
-        raise _ERRORS.get(code, SluiceError)(code, error.message.decode())
+        raise _ERRORS.get(code, SluiceError)(code, error.message.decode(errors="replace"))
 
 
 def version() -> str:

@@ -303,12 +303,14 @@ def convert_gguf(gguf_file: Path, out: Path, weights: str = "bf16") -> ModelDims
         name = hugging_face_name(tensor.name)
         if name is not None:
             tensors[name] = tensor
+        elif re.fullmatch(r"blk\.[0-9]+\.ffn_.+", tensor.name):
+            raise ValueError(f"{gguf_file.name}: {tensor.name}: of an MLP only gate, up, down and the norm are known")
     keep = weights == "blocks"
     blocks = own_blocks(gguf_file, tensors) if keep else None if weights == "bf16" else weights
     fate = "its own" if keep else "requantised to"
     dims = ModelDims(
-        # The file is called MODEL.QUANTISATION.gguf.
-        name=gguf_file.name.split(".")[0],
+        # The file is called MODEL.QUANTISATION.gguf; a MODEL may have dots.
+        name=re.sub(r"(\.[A-Z]+[0-9]+[A-Z0-9_]*)?\.gguf$", "", gguf_file.name),
         d=count_of(reader, gguf_file, "llama.embedding_length"),
         h=count_of(reader, gguf_file, "llama.feed_forward_length"),
         layers=count_of(reader, gguf_file, "llama.block_count"),

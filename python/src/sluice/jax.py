@@ -216,8 +216,9 @@ def _wide(dtype: Any) -> Any:
 
 
 def _times(a: Array, weight: Array) -> Array:
-    """a @ weight, summed and returned in float32 or wider."""
-    return jnp.matmul(a, weight.astype(a.dtype), preferred_element_type=_wide(a.dtype))
+    """a @ weight of the wider of both types, summed and returned in float32 or wider."""
+    dtype = jnp.promote_types(a.dtype, weight.dtype)
+    return jnp.matmul(a.astype(dtype), weight.astype(dtype), preferred_element_type=_wide(dtype))
 
 
 def _weight_gradient(dy: Array, x: Array, weight: Array) -> Array:
