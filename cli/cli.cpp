@@ -36,8 +36,9 @@ void read_environment(Context& context) {
 }
 
 void add_max_simd_option(CLI::App& verb, Context& context) {
-  verb.add_option("--max-simd", context.max_simd,
-                  "Hold the CPU to this SIMD target: emulated, avx2, avx512 (SLUICE_MAX_SIMD)")
+  verb.add_option(
+          "--max-simd", context.max_simd,
+          "Hold the CPU to this SIMD target: emulated, avx2, avx512, avx512_bf16 (SLUICE_MAX_SIMD)")
       ->each([&context](const std::string&) { context.simd_given = true; });
 }
 

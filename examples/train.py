@@ -51,7 +51,7 @@ def main() -> int:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         if step % 10 == 0 or step + 1 == arguments.steps:
             print(f"step {step:>3}  loss {losses[-1]:.4f}")
     return 0 if losses[-1] < 0.5 * losses[0] else 1

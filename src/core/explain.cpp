@@ -59,10 +59,17 @@ Explanation explain(const Problem& problem, const Device& device, const Options&
     out.error = made.error();
     if (!validate(problem) || !validate(device)) return out;
   }
+  bool before = made.has_value() && made->source == ChoiceSource::kHeuristic;
   for (const Recipe& recipe : detail::recipes()) {
     if (recipe.backend != device.backend) continue;
     const detail::Reason reason = detail::refusal(recipe, problem, device, options.experimental);
-    out.variants.push_back({recipe.name, reason.text, made.has_value() && made->recipe == &recipe});
+    const bool chosen = made.has_value() && made->recipe == &recipe;
+    out.variants.push_back({recipe.name, reason.text, chosen});
+    before = before && !chosen;
+    if (before && reason.empty() && recipe.outrun != nullptr) {
+      out.reason +=
+          std::string("; not by ") + recipe.name + ": " + recipe.outrun(problem, device).text;
+    }
   }
   return out;
 }

@@ -149,6 +149,9 @@ class Queries(unittest.TestCase):
         forced = sluice.plan(16, 576, 1536, variant="cpu.reference")
         self.assertEqual((forced.variant, forced.source), ("cpu.reference", "forced"))
 
+    def test_linear_is_down(self) -> None:
+        self.assertEqual(sluice.plan(4, 64, 96, op="linear").config, sluice.plan(4, 64, 96, op="down").config)
+
     def test_the_norm_alone_has_a_plan(self) -> None:
         made = sluice.plan(4, 64, 0, op="norm", config="norm=fp64")
         self.assertEqual((made.variant, made.config), ("cpu.reference", "norm=fp64"))

@@ -460,7 +460,7 @@ def _problem(
     problem = CProblem()
     error = CError()
     _check(library().sluice_problem_init(byref(problem), sizeof(problem), byref(error)), error)
-    problem.op = _one_of("op", op, OPS)
+    problem.op = _one_of("op", "down" if op == "linear" else op, OPS)
     problem.norm.enabled = int(op == "norm")
     for field, value in (("m", m), ("d", d), ("h", h)):
         setattr(problem, field, _fits(field, value, c_int64))
