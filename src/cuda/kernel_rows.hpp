@@ -16,6 +16,7 @@ std::size_t decode_pairs(const Problem& gate_up, const Problem& down, const Devi
 /// Why a launch of the norm costs less than to defer it into the decode kernel; nothing where it
 /// does not.
 [[nodiscard]] detail::Reason deferred_norm_yields(const Problem&, const Device&) noexcept;
+/// Why tiles are expected to be faster than decode; nothing where they are not.
 [[nodiscard]] detail::Reason decode_outrun(const Problem&, const Device&) noexcept;
 
 // sm90/gemm/step.cpp: Hopper's tensor cores, bf16 and fp16.

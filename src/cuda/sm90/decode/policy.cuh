@@ -82,8 +82,7 @@ struct BoxesConfig {
       (kActivationsAt + kNormWeightAt + (kNorm ? kDepth * 2 : 0) + 1023) & ~1023;
   // Sums that the CTAs of a cluster exchange. Not over the ring: who sends would wait until the
   // others have read their last stages. In gate_up with a deferred norm squares.
-  static constexpr int kScratchBytes = (divides(kTiling) || kNorm ? kRows : 2) * kTokens * 4;
-  static_assert(kScratchBytes >= 2 * kTokens * 4);
+  static constexpr int kScratchBytes = (kDivides || kNorm ? kRows : 2) * kTokens * 4;
   static_assert(kTokens % (2 * kSliceTokens) == 0 && kRows % kMmaRows == 0 &&
                 kDepth % kSpanColumns == 0);
   static_assert(kRows / kMmaRows * kSpans <= 32 * kWeightWarps);

@@ -11,6 +11,7 @@
 #include "cuda/refusals.hpp"
 #include "cuda/sm90/decode/params.hpp"
 #include "cuda/sm90/decode/schedule.hpp"
+#include "cuda/sm90/gemm/table.hpp"
 #include "cuda/sm90/out_of_reach.hpp"
 #include "cuda/sm90/refusals.hpp"
 #include "cuda/sm90/tensor_maps.hpp"
@@ -258,16 +259,15 @@ Reason deferred_norm_yields(const Problem& p, const Device& device) noexcept {
 // than twice as long, which memory does not hide for many tokens: tiles take up to 40 % less, but
 // where weights are few. A norm's rows begin at lines.
 Reason decode_outrun(const Problem& p, const Device& /*device*/) noexcept {
-  constexpr std::int64_t kSectorBytes = 32;
   constexpr std::int64_t kMostTokens = 40;
   constexpr std::int64_t kFewWeights = std::int64_t{8} << 20;
   if (p.m <= kMostTokens || p.d * p.h <= kFewWeights || p.norm.enabled) return {};
   const OperandSpec x = operand_spec(p, p.op == Op::kDown ? Operand::kH : Operand::kX);
   const std::int64_t stride = x.layout.row_stride_bytes;
-  if (stride % kSectorBytes == 0) return {};
+  if (sm90::gemm::pitch_of(stride) != sm90::gemm::Pitch::kSplitSectors) return {};
   return refuse(
-      "%s: rows are %lld bytes apart, no multiple of %lld: slower for more than %lld tokens",
-      x.name, ll{stride}, ll{kSectorBytes}, ll{kMostTokens});
+      "%s: rows are %lld bytes apart, no multiple of 32: slower for more than %lld tokens", x.name,
+      ll{stride}, ll{kMostTokens});
 }
 
 // The first pair; then every tiling with the best of the other launch; then the other pairs, those
