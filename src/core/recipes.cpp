@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recipes: which kernels compute which steps, what is preferred where, and why.
 #include <algorithm>
+#include <array>
 #include <iterator>
+#include <span>
 
 #include "core/choices.hpp"
 #include "core/lower.hpp"
@@ -26,6 +28,15 @@ constexpr const Kernel* kSm80[] = {&cuda::kSm80Decode, &cuda::kSm80Gemm, &cuda::
 
 constexpr const Kernel* kSm100[] = {&cuda::kSm100, &cuda::kNorm};
 
+// The decode kernel beside tiles.
+Reason decode_outrun(const Problem& p, const Device& device) noexcept {
+  const bool is_mlp = p.op == Op::kMlp;
+  const bool norm_step = p.norm.enabled;
+  const std::array steps{step_problem(p, is_mlp ? Role::kGateUp : role_of(p.op), norm_step),
+                         step_problem(p, Role::kDown, norm_step)};
+  return cuda::decode_outrun(std::span(steps).first(is_mlp ? 2 : 1), device);
+}
+
 // A GEMM of this library's beside cuBLASLt's of the same step.
 Reason sm90_yields(const Problem& p, const Problem& step, const Device& device,
                    const Kernel& kernel) noexcept {
@@ -47,13 +58,13 @@ Reason sm80_yields(const Problem&, const Problem& /*step*/, const Device& device
 constexpr Recipe kRecipes[] = {
 #if defined(SLUICE_WITH_CUDA)
     {.name = "cuda.sm90_decode",
-     .reason = "up to 96 tokens on Hopper are bandwidth-bound: the weights are streamed, those of "
+     .reason = "up to 160 tokens on Hopper are bandwidth-bound: the weights are streamed, those of "
                "mlp by two launches that overlap",
      .backend = Backend::kCuda,
      .kernels = kDecode,
      .ops = {Op::kGateUp, Op::kDown, Op::kMlp},
      .norm_yields = cuda::deferred_norm_yields,
-     .outrun = cuda::decode_outrun,
+     .outrun = decode_outrun,
      .pairs = cuda::decode_pairs},
     {.name = "cuda.sm90",
      .reason = "Hopper's tensor cores; by cuBLASLt where its GEMM is faster",

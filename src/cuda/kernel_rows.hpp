@@ -8,7 +8,7 @@
 
 namespace sluice::cuda {
 
-// sm90/decode/step.cpp: gate_up and down on Hopper for up to 96 tokens.
+// sm90/decode/step.cpp: gate_up and down on Hopper for up to 160 tokens.
 extern const detail::Kernel kSm90Decode;
 /// The configs of gate_up and down behind it that should be tried together, best first.
 std::size_t decode_pairs(const Problem& gate_up, const Problem& down, const Device&,
@@ -16,8 +16,9 @@ std::size_t decode_pairs(const Problem& gate_up, const Problem& down, const Devi
 /// Why a launch of the norm costs less than to defer it into the decode kernel; nothing where it
 /// does not.
 [[nodiscard]] detail::Reason deferred_norm_yields(const Problem&, const Device&) noexcept;
-/// Why tiles are expected to be faster than decode; nothing where they are not.
-[[nodiscard]] detail::Reason decode_outrun(const Problem&, const Device&) noexcept;
+/// Why tiles are expected to be faster than decode in an operator's gate_up and down, or its only
+/// step; nothing where they are not.
+[[nodiscard]] detail::Reason decode_outrun(std::span<const Problem> steps, const Device&) noexcept;
 
 // sm90/gemm/step.cpp: Hopper's tensor cores, bf16 and fp16.
 extern const detail::Kernel kSm90Gemm;

@@ -112,7 +112,7 @@ TEST_F(GpuDecode, TailsInEveryDirection) {
   for (const std::string shape :
        {"3x8x8", "5x72x104", "7x1032x264", "13x264x4400", "2x4424x136", "1x8456x1544",
         "21x520x2056", "40x1544x392", "64x2056x1032", "11x2056x136", "35x2056x72", "96x2056x1032",
-        "65x1544x392", "81x72x4232"}) {
+        "128x2056x1032", "160x2056x1032", "65x1544x392", "81x72x4232"}) {
     for (const std::string op : {"gate_up", "down", "mlp"}) {
       EXPECT_GT(expect_exact(shape + ":" + op + ":fp16"), 0);
       EXPECT_GT(expect_exact(shape + ":" + op + ":interleaved1"), 0);
@@ -141,13 +141,14 @@ TEST_F(GpuDecode, EveryTilingAgainstTheOracle) {
   for (const std::string text :
        {"8x264x136:gate_up", "16x136x264:down", "30x72x104:mlp:fp16",
         "64x136x72:mlp:bias:bias_down:residual", "90x136x264:mlp:bias:bias_down:residual",
-        "96x264x136:down:fp16"}) {
+        "96x264x136:down:fp16", "97x264x136:mlp", "128x264x136:down:fp16",
+        "160x264x136:mlp:bias"}) {
     EXPECT_GT(verify_decode(text, true), 0);
   }
 }
 
 TEST_F(GpuDecode, EveryTokenCount) {
-  for (int m = 1; m <= 96; ++m) {
+  for (int m = 1; m <= 160; ++m) {
     EXPECT_GT(expect_exact(std::to_string(m) + "x200x328:mlp:" + (m % 2 == 0 ? "bf16" : "fp16")),
               0);
     EXPECT_EQ(verify_decode(std::to_string(m) + "x72x136:mlp", false), 1);
@@ -172,7 +173,7 @@ TEST_F(GpuDecode, GatesLayoutsAndFlags) {
   for (const std::string& layout : layouts) {
     for (const std::string& flag : flags) {
       // Blocks of three rows have no boxes, which more tokens need.
-      const std::string m = std::to_string(1 + i * 5 % (layout == "interleaved3" ? 16 : 96));
+      const std::string m = std::to_string(1 + i * 5 % (layout == "interleaved3" ? 16 : 160));
       EXPECT_GT(verify_decode(m + "x136x400:mlp:" + gates[i % 8] + ":" + layout + flag, false), 0);
       ++i;
     }
@@ -282,6 +283,10 @@ constexpr Repeated kRepeated[] = {
     {"70x1032x2056:gate_up:bias", NormForm::kDeferred, "x2"},
     {"90x1032x2056:mlp:residual", NormForm::kDeferred, "x4"},
     {"81x1032x8200:gate_up", NormForm::kDeferred, ""},
+    {"128x1032x2056:mlp:residual", NormForm::kDeferred, "x4"},
+    {"120x1032x8200:gate_up", NormForm::kDeferred, ""},
+    {"160x1032x2056:down:residual", NormForm::kDeferred, "x2"},
+    {"150x1032x8200:mlp:bias", NormForm::kDeferred, ""},
     {"8x264x6600:mlp:residual", NormForm::kDeferred, ""},
     {"64x264x9000:mlp", NormForm::kDeferred, "x4"}};
 
@@ -418,7 +423,7 @@ TEST_F(GpuDecode, ChainedLayersEqualLayersOneByOne) {
 
 // A real layer, sampled: several blocks a CTA, every chunk full.
 TEST_F(GpuDecode, ALayerOfLlama8B) {
-  for (const std::string m : {"8", "64", "96"}) {
+  for (const std::string m : {"8", "64", "96", "128", "160"}) {
     EXPECT_GT(verify_decode(m + "x4096x14336:mlp", false), 0);
   }
 }

@@ -39,7 +39,7 @@ bool launches_norm(const std::string& text) {
   return chosen(text, h200()).rfind("cuda.sm90_decode norm=row,gate_up=", 0) == 0;
 }
 
-TEST(CudaSm90Decode, ServesUpTo96TokensOnHopper) {
+TEST(CudaSm90Decode, ServesUpTo160TokensOnHopper) {
   EXPECT_EQ(chosen("1x4096x14336:mlp", h200()),
             "cuda.sm90_decode gate_up=b16r64k256s5,down=b16r64k256s5x2");
   // Each launch of mlp has the tiling that its operator would have alone.
@@ -53,6 +53,13 @@ TEST(CudaSm90Decode, ServesUpTo96TokensOnHopper) {
   EXPECT_EQ(chosen("65x4096x14336:mlp", h200()),
             "cuda.sm90_decode gate_up=b96r128k64s8,down=b96r64k128s5x2");
   EXPECT_EQ(chosen("96x4096x2048:gate_up", h200()), "cuda.sm90_decode gate_up=b96r64k128s5x2");
+  // Then where it is estimated to be faster than tiles, a linear alone nowhere.
+  EXPECT_EQ(chosen("128x4096x14336:mlp", h200()).substr(0, 17), "cuda.sm90_decode ");
+  EXPECT_EQ(chosen("160x7168x2048:gate_up", h200()).substr(0, 17), "cuda.sm90_decode ");
+  EXPECT_EQ(chosen("161x7168x2048:gate_up", h200()).substr(0, 10), "cuda.sm90 ");
+  EXPECT_EQ(chosen("116x9840x10288:mlp", h200()).substr(0, 10), "cuda.sm90 ");
+  EXPECT_EQ(chosen("144x11392x4352:gate_up", h200()).substr(0, 10), "cuda.sm90 ");
+  EXPECT_EQ(chosen("96x4096x14336:down:residual", h200()).substr(0, 17), "cuda.sm90_decode ");
   EXPECT_EQ(chosen("97x4096x14336:down:residual", h200()).substr(0, 10), "cuda.sm90 ");
   // Rows that split sectors of L2, but for few tokens or weights.
   EXPECT_EQ(chosen("40x3000x4096:mlp", h200()).substr(0, 17), "cuda.sm90_decode ");
@@ -65,6 +72,11 @@ TEST(CudaSm90Decode, ServesUpTo96TokensOnHopper) {
   EXPECT_EQ(reason_of("41x3000x4096:mlp", h200()), "");  // it can be asked for
   const std::string why = explain(problem_of("41x3000x4096:mlp"), h200()).reason;
   EXPECT_NE(why.find("; not by cuda.sm90_decode: x: rows are 6000 bytes apart"), why.npos) << why;
+  const std::string wide = explain(problem_of("116x9840x10288:mlp"), h200()).reason;
+  EXPECT_NE(wide.find("; not by cuda.sm90_decode: estimated at "), wide.npos) << wide;
+  const std::string linear = explain(problem_of("97x4096x14336:down"), h200()).reason;
+  EXPECT_NE(linear.find("; not by cuda.sm90_decode: a linear alone of more than 96"), linear.npos)
+      << linear;
   // Blocks of three rows have no boxes.
   EXPECT_EQ(chosen("16x4096x14336:gate_up:interleaved3", h200()).substr(0, 17),
             "cuda.sm90_decode ");
@@ -176,8 +188,8 @@ TEST(CudaSm90Decode, OffersBothFormsOfTheNormThePreferredFirst) {
 
 // However many tilings its launches have: a pair can be forced and measured for each.
 TEST(CudaSm90Decode, MlpOffersEveryTilingOfBothLaunches) {
-  for (const std::string shape :
-       {"9x576x1536", "9x1152x6912", "16x2048x8192", "64x2048x2048", "96x2048x2048"}) {
+  for (const std::string shape : {"9x576x1536", "9x1152x6912", "16x2048x8192", "64x2048x2048",
+                                  "96x2048x2048", "128x2048x2048", "160x2048x2048"}) {
     std::set<std::string> firsts;
     std::set<std::string> seconds;
     std::set<std::string> pairs;
@@ -231,7 +243,7 @@ TEST(CudaSm90Decode, WorkspaceHoldsWhatTheLaunchPassesOn) {
 
 TEST(CudaSm90Decode, SaysWhyItRefuses) {
   const std::vector<std::array<std::string, 2>> cases = {
-      {"97x64x96:mlp", "takes up to 96 tokens, got 97"},
+      {"161x64x96:mlp", "takes up to 160 tokens, got 161"},
       {"4x64x96:gate_up:save", "does not store g and u"},
       {"4x64x96:mlp:save", "does not store g and u"},
       {"4x64x96:gate_mul", "has no gate_mul"},

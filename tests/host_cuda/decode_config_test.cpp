@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <set>
 #include <span>
@@ -46,7 +47,7 @@ TEST(DecodeConfig, RanksTheNarrowestTilings) {
     for (std::size_t i = 0; i < count; ++i) {
       EXPECT_TRUE(names.insert(name_of(out[i])).second) << name_of(out[i]);
       EXPECT_GE(out[i].tokens, m);
-      EXPECT_LE(out[i].tokens, m <= 8 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 96) << m;
+      EXPECT_LE(out[i].tokens, m <= 8 ? 16 : m <= 32 ? 32 : (m + 31) / 32 * 32) << m;
       if (out[i].boxes) {
         EXPECT_GE(out[i].tokens, cuda::sm90::decode::kSpanTokens);
       } else {
@@ -56,14 +57,14 @@ TEST(DecodeConfig, RanksTheNarrowestTilings) {
     }
     const auto boxes =
         static_cast<std::size_t>(std::count_if(out.begin(), out.begin() + count, is_boxes));
-    EXPECT_EQ(boxes, m <= 8 ? 1U : m <= 16 ? 3U : 2U) << m;
+    EXPECT_EQ(boxes, m <= 8 ? 1U : m <= 16 || (m > 64 && m <= 128) ? 3U : 2U) << m;
     EXPECT_EQ(count_of({m, 4096, 14336, false, kSmCount, false}), count - boxes);
-    // In two, but of 128 rows and 96 tokens, whose sums have no room.
-    EXPECT_EQ(count_of({m, 4096, 14336, true, kSmCount}), count + (m <= 64 ? boxes : 1));
+    // In two, but for one of 65 tokens and more: of 128 rows its sums have no room.
+    EXPECT_EQ(count_of({m, 4096, 14336, true, kSmCount}), count + boxes - (m <= 64 ? 0 : 1));
     EXPECT_EQ(count_of({m, 4096, 14336, true, 1}), count);
     EXPECT_EQ(cuda::sm90::decode::ranked({m, 4096, 14336, false, kSmCount}, {}), count);
   }
-  EXPECT_EQ(count_of({97, 4096, 14336, true, kSmCount}), 0U);
+  EXPECT_EQ(count_of({161, 4096, 14336, true, kSmCount}), 0U);
 }
 
 // Small models whose weights cannot come by boxes begin with the ring that leaves room for the next
@@ -166,7 +167,7 @@ TEST(DecodeConfig, DividesWhatIsOneBlock) {
   int divided = 0;
   for (const int d : {576, 2048, 4096, 5120, 8192, 16384}) {
     for (const bool down : {false, true}) {
-      for (const int m : {1, 9, 17, 64}) {
+      for (const int m : {1, 9, 17, 64, 96, 128, 160}) {
         const int h = 2048;
         const Shape shape{m, d, h, down, kSmCount};
         const std::size_t count = cuda::sm90::decode::ranked(shape, out);
@@ -224,6 +225,36 @@ TEST(DecodeConfig, ModelCountsBytesStagesAndTheFinish) {
   // An exchange of gate_up's costs more.
   EXPECT_NEAR(cuda::sm90::decode::model_us(divided, {64, 2048, 2048, false, kSmCount}),
               2 * 2 + (64 + 64) * 1024 * 2 / 62e3 + 1024 * 64 * 2 / 260e3, 1e-9);
+}
+
+// By hand, of more than 64 tokens: 14 boxes of 8 pairs in two blocks and 64 chunks; then products
+// outweigh copies by far, for 32 rows of a box take the time of 64.
+TEST(DecodeConfig, ModelOfManyTokensCountsCopiesAndProducts) {
+  const Tiling tiling{96, 128, 64, 8, 1, true};
+  Shape shape{96, 4096, 14336, false, kSmCount};
+  const double memory = 1.056 * 4917e3 / kSmCount;
+  const auto us = [&](double lines) {
+    const double copies = 224 * 4096 * 2 / memory + lines * 2 * 4096 * 96 * 2 / 231e3;
+    const double products = 2 * 64 * 4 * 2 * 1.5 * 0.0186;
+    return 1.84 + std::pow(std::pow(copies, 4) + std::pow(products, 4), 0.25) + 2 * 1.5 * 0.29;
+  };
+  EXPECT_NEAR(cuda::sm90::decode::model_us(tiling, shape), us(1), 1e-9);
+  shape.whole_lines = false;
+  EXPECT_NEAR(cuda::sm90::decode::model_us(tiling, shape), us(1.63), 1e-9);
+  // Half of the bandwidth.
+  Shape slow{160, 1024, 1024, true, kSmCount};
+  slow.memory_bytes_per_second /= 2;
+  const double copies = 16 * 512 * 2 / (memory / 2) + 512 * 160 * 2 / 231e3;
+  const double products = 8 * 4 * 2.5 * 0.0186;
+  EXPECT_NEAR(cuda::sm90::decode::model_us({160, 64, 64, 6, 2, true}, slow),
+              1.84 + std::pow(std::pow(copies, 4) + std::pow(products, 4), 0.25) + 2 * 0.22, 1e-9);
+  const double weights = 1024.0 * 1024 * 2;
+  EXPECT_NEAR(cuda::sm90::decode::tiles_us(slow),
+              4.5 + 1024 * 3.2e-4 +
+                  std::pow(std::pow(weights / (0.926 * 2458.5e3), 4) +
+                               std::pow(weights * 160 / (4.18e6 * kSmCount), 4),
+                           0.25),
+              1e-9);
 }
 
 // 32 rows of w_down in 64 slots leave half of the ring empty: less is under way than the latency of

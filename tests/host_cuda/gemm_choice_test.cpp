@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,9 +26,19 @@ using cuda::sm90::gemm::GemmKind;
 using gpu::a100;
 using gpu::h200;
 using gpu::problem_of;
-using gpu::step_of;
-using gpu::steps_of;
 using gpu::variant_of;
+
+// Of cuda.sm90, where decode would be chosen too.
+constexpr Options kSm90{.variant = "cuda.sm90"};
+
+std::string steps_of(const std::string& text, const Device& device) {
+  return gpu::steps_of(text, device, kSm90);
+}
+
+ExplainedStep step_of(const std::string& text, const Device& device, std::string_view name,
+                      const Options& options = kSm90) {
+  return gpu::step_of(text, device, name, options);
+}
 
 // "" where cuda.sm90 takes the problem, else its reason.
 std::string reason_of(const Problem& problem, const Device& device) {
@@ -280,7 +291,7 @@ std::string down_kernel(const std::string& text, const Device& device) {
 // the device alone: no library is looked for.
 TEST(Sm90CublasLt, IsTheChoiceWhereItWasMeasuredToBeFaster) {
   const Device with = gpu::h200_with_cublaslt();
-  for (const char* text : {"128x4096x14336:down", "512x4096x14336:down:bias_down", "128x4096x14336",
+  for (const char* text : {"128x4096x14336:down", "512x4096x14336:down:bias_down", "192x4096x14336",
                            "384x4096x14336", "2048x4096x14336", "512x8192x28672:fp16"}) {
     EXPECT_EQ(variant_of(text, with), "cuda.sm90") << text;
     EXPECT_EQ(down_kernel(text, with), kLibrary) << text;
@@ -295,7 +306,8 @@ TEST(Sm90CublasLt, IsTheChoiceWhereItWasMeasuredToBeFaster) {
     EXPECT_NE(why.find("cuda.cublaslt: down of "), std::string::npos) << why;
     EXPECT_NE(why.find("GFLOP: above 250 this library's own is as fast"), std::string::npos) << why;
   }
-  EXPECT_EQ(gpu::chosen("128x4096x14336", with), "cuda.sm90 gate_up=co128x224c1g16,down=lt0");
+  EXPECT_EQ(gpu::chosen("128x4096x14336", with, kSm90),
+            "cuda.sm90 gate_up=co128x224c1g16,down=lt0");
   EXPECT_EQ(down_kernel("128x4096x14336:residual", with), kOwn);
   EXPECT_EQ(steps_of("128x4096x14336:gate_up", with), "gate_up:cuda.sm90_gemm");
   EXPECT_EQ(variant_of("64x4096x14336", with), "cuda.sm90_decode");
@@ -459,7 +471,7 @@ TEST(Sm90CublasLt, RefusesAStepWithAReason) {
 TEST(Sm90CublasLt, IsFoundByTheDeviceOfTheCInterfaceToo) {
   sluice_problem problem;
   ASSERT_EQ(sluice_problem_init(&problem, sizeof(problem), nullptr), SLUICE_OK);
-  problem.m = 128;
+  problem.m = 192;
   problem.d = 4096;
   problem.h = 14336;
   sluice_device device{};

@@ -43,7 +43,9 @@ constexpr Row kRows[] = {
     {"h200", "16x4096x14336:gate_up:norm", "cuda.sm90_decode",
      "norm:cuda.norm gate_up:cuda.sm90_decode"},
     // Many: tensor cores, down by cuBLASLt where that is faster.
-    {"h200", "128x4096x14336:mlp", "cuda.sm90", "gate_up:cuda.sm90_gemm down:cuda.cublaslt"},
+    {"h200", "128x4096x14336:mlp", "cuda.sm90_decode",
+     "gate_up:cuda.sm90_decode down:cuda.sm90_decode"},
+    {"h200", "192x4096x14336:mlp", "cuda.sm90", "gate_up:cuda.sm90_gemm down:cuda.cublaslt"},
     {"h200", "4096x4096x14336:mlp", "cuda.sm90", "gate_up:cuda.sm90_gemm down:cuda.sm90_gemm"},
     {"h100", "4096x4096x14336:mlp", "cuda.sm90", "gate_up:cuda.sm90_gemm down:cuda.cublaslt"},
     {"h200", "4096x4096x14336:mlp:add_norm:residual_norm_input", "cuda.sm90",
@@ -115,7 +117,7 @@ TEST(Steps, ComeWithWhatTheirRecipeIsThereFor) {
   };
   const std::string decode = reason("h200", "64x4096x14336:mlp");
   EXPECT_NE(decode.find("bandwidth-bound"), std::string::npos) << decode;
-  const std::string tiles = reason("h200", "97x4096x14336:mlp");
+  const std::string tiles = reason("h200", "161x4096x14336:mlp");
   EXPECT_NE(tiles.find("Hopper's tensor cores"), std::string::npos) << tiles;
   const std::string others = reason("a100", "65x4096x14336:mlp");
   EXPECT_NE(others.find("mma.sync"), std::string::npos) << others;

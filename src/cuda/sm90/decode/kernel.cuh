@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hopper decode kernel: gate_up or down for up to 96 tokens. Weights stream through a ring of
+// The Hopper decode kernel: gate_up or down for up to 160 tokens. Weights stream through a ring of
 // shared-memory stages.
 // Budget and drawings: docs/kernels/mlp_decode.md; what was tried: docs/kernels/log/mlp_decode.md.
 //
@@ -82,7 +82,7 @@ __device__ __forceinline__ void prefetch_next(const Params& p, const Smem<Cfg>& 
   if (p.next.columns == 0 || steps < kStepsLeft) return;
   const int cta = static_cast<int>(blockIdx.x);
   const UnitRange rows = p.next.rows(cta);
-  const int row = rows.begin + weight_slot();
+  const int row = rows.begin + weight_slot<Cfg>();
   const int column = p.next.first_column(cta);
   const int columns = min(p.next.columns, p.h - column);
   tile::RingCursor<Cfg::kStages> ring;
@@ -205,7 +205,7 @@ __device__ __forceinline__ void consume_all(const Params& p, const Smem<Cfg>& sm
 template <class Cfg>
 __device__ __forceinline__ void init_barriers(const Smem<Cfg>& smem) {
   for (int s = 0; s < Cfg::kStages; ++s) {
-    ptx::mbarrier_init(smem.full(s), kWeightWarps + 1);
+    ptx::mbarrier_init(smem.full(s), Cfg::kWeightWarps + 1);
     ptx::mbarrier_init(smem.empty(s), Cfg::kReaders);
   }
   ptx::mbarrier_init(smem.exchanged(), 1);
@@ -213,13 +213,13 @@ __device__ __forceinline__ void init_barriers(const Smem<Cfg>& smem) {
 }
 
 template <class Cfg>
-__global__ void __launch_bounds__(kThreads, kResident<Cfg>)
+__global__ void __launch_bounds__(kThreads<Cfg>, kResident<Cfg>)
     decode(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) char raw[];
   const Smem<Cfg> smem{raw};
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (threadIdx.x == 0) init_barriers<Cfg>(smem);
-  const bool brings_weights = warp >= kConsumerWarps && warp < kConsumerWarps + kWeightWarps;
+  const bool brings_weights = warp >= kConsumerWarps && warp < kConsumerWarps + Cfg::kWeightWarps;
   WeightStart start;
   if (brings_weights) start = prepare_weights<Cfg>(p);
   __syncthreads();

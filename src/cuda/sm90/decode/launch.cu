@@ -14,7 +14,7 @@ namespace {
 template <class Cfg>
 Status launch_config(const Launch& launch, const Params& params) noexcept {
   const LaunchShape shape{.grid = static_cast<unsigned>(launch.ctas),
-                          .block = kThreads,
+                          .block = kThreads<Cfg>,
                           .smem_bytes = Smem<Cfg>::kBytes,
                           .programmatic = true,
                           .cluster = static_cast<unsigned>(launch.tiling.split)};

@@ -18,8 +18,6 @@ inline constexpr int kConsumerWarps = 8;
 inline constexpr int kConsumers = 32 * kConsumerWarps;
 inline constexpr int kConsumerBarrier = 1;  // named, of all consumers
 inline constexpr int kSpanBytes = 2 * kSpanColumns;
-inline constexpr int kWeightWarps =
-    4;  // a warp issues 22 to 26 copies a microsecond, whatever one brings
 // Floats of a slot's partial sums: 8 and a pad that keeps float2 writes and column reads apart.
 inline constexpr int kPartialStride = 10;
 
@@ -37,6 +35,7 @@ struct RowsConfig {
   static constexpr bool kActivationBoxes = kTokens > kRowTokens;
   static constexpr bool kAlternates = false;
   static constexpr int kReaders = kConsumerWarps;  // of a stage
+  static constexpr int kWeightWarps = 4;  // one issues 22 to 26 copies a us, whatever one brings
   // Consumer warps: groups of kTiles row tiles, and each group's shares of the columns. Two tiles a
   // warp where there are many: activations are read once for both.
   static constexpr int kTiles = kRows >= 4 * kMmaRows ? 2 : 1;
@@ -74,6 +73,12 @@ struct BoxesConfig {
   // the rows each.
   static constexpr bool kAlternates = kRows == kWgmmaRows;
   static constexpr int kReaders = kAlternates ? kConsumerWarps / 2 : kConsumerWarps;  // of a stage
+  // Whether a stage's products are still under way while the next one's are issued. Between two
+  // stages nobody multiplies then, but the one before is refilled a stage later, for which rings of
+  // 64 tokens are too short. A choice at run time makes ptxas wait at each wgmma.
+  static constexpr bool kPipelined = kTokens > kSpanTokens&& kTokens != 64;
+  // With three a CTA has three warps a scheduler, and a thread up to 168 registers.
+  static constexpr int kWeightWarps = kTokens > 96 ? 3 : 4;
   static constexpr int kSpans = kDepth / kSpanColumns;
   static constexpr int kWeightsAt = 0;
   static constexpr int kActivationsAt = kRows * kDepth * 2;
@@ -129,13 +134,15 @@ template <class Element, Tiling kTiling>
 using DecodeConfig =
     std::conditional_t<kTiling.boxes, BoxesConfig<Element, kTiling>, RowsConfig<Element, kTiling>>;
 
-inline constexpr int kThreads = kConsumers + 32 * (kWeightWarps + 1);
+template <class Cfg>
+inline constexpr int kThreads = kConsumers + 32 * (Cfg::kWeightWarps + 1);
 
-/// The row slot of a stage, or box, that a lane of the weight warps brings: lane l of warp w has
-/// 4 l + w.
+/// The row slot of a stage, or box, that a lane of the weight warps brings: of four warps lane l of
+/// warp w has 4 l + w.
+template <class Cfg>
 __device__ __forceinline__ int weight_slot() {
   const unsigned warp = threadIdx.x / 32 - kConsumerWarps;
-  return static_cast<int>(threadIdx.x % 32 * kWeightWarps + warp);
+  return static_cast<int>(threadIdx.x % 32 * Cfg::kWeightWarps + warp);
 }
 
 // This CTA's place among the 1, 2 or 4 that share weight rows, a cluster, and theirs among all.

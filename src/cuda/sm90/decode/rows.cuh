@@ -24,7 +24,7 @@ namespace sluice::cuda::sm90::decode {
 /// behind a phase's last one too, where it may lie beyond the matrix and nobody reads it.
 template <class Cfg, bool kGated>
 __device__ __forceinline__ const char* own_row(const Params& p, const Phase& phase, int block) {
-  const int slot = weight_slot();
+  const int slot = weight_slot<Cfg>();
   const SlotRow where = slot_row(slot, kGated);
   const tile::Rows& w = !kGated ? p.w_down : where.up ? p.w_up : p.w_gate;
   const UnitRange units = phase.block(block);
@@ -39,7 +39,7 @@ __device__ __forceinline__ void stream_rows(const Params& p, const Smem<Cfg>& sm
                                             tile::RingCursor<Cfg::kStages>& ring,
                                             std::uint64_t policy) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int slot = weight_slot();
+  const int slot = weight_slot<Cfg>();
   for (int b = 0; b < phase.blocks; source = own_row<Cfg, kGated>(p, phase, ++b)) {
     const bool mine = source != nullptr;
     const int rows = __popc(__ballot_sync(0xFFFFFFFFU, mine));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda.sm90_decode: gate_up (with a deferred norm) and down on Hopper for up to 96 tokens. A launch
-// of gate_up brings the first weights of the launch of down behind it into L2.
+// cuda.sm90_decode: gate_up (with a deferred norm) and down on Hopper for up to 160 tokens. A
+// launch of gate_up brings the first weights of the launch of down behind it into L2.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -52,6 +52,14 @@ Reason box_refusal(const Problem& p) {
                        : matrix_view_refusal(operand_spec(p, Operand::kWDown));
 }
 
+OperandSpec input_of(const Problem& p) {
+  return operand_spec(p, is_gate_up(p) ? Operand::kX : Operand::kH);
+}
+
+sm90::gemm::Pitch input_pitch(const Problem& p) {
+  return sm90::gemm::pitch_of(input_of(p).layout.row_stride_bytes);
+}
+
 Shape shape_of(const Problem& p, const Device& device) {
   return {.m = p.m,
           .d = p.d,
@@ -59,7 +67,11 @@ Shape shape_of(const Problem& p, const Device& device) {
           .down = !is_gate_up(p),
           .sm_count = device.sm_count,
           .boxes = box_refusal(p).empty(),
-          .norm = p.norm.enabled};
+          .norm = p.norm.enabled,
+          .whole_lines = input_pitch(p) == sm90::gemm::Pitch::kWholeLines,
+          .memory_bytes_per_second = device.memory_bytes_per_second > 0
+                                         ? device.memory_bytes_per_second
+                                         : Shape{}.memory_bytes_per_second};
 }
 
 // Why gate_up cannot multiply r (w + offset) and scale the sums.
@@ -94,7 +106,7 @@ Reason shape_refusal(const Problem& p) {
     if (Reason reason = box_refusal(p); !reason.empty()) return reason;
   }
   if (p.norm.enabled) return deferral_refusal(p);
-  return matrix_view_refusal(operand_spec(p, is_gate_up(p) ? Operand::kX : Operand::kH));
+  return matrix_view_refusal(input_of(p));
 }
 
 Reason supports(const Problem& p, const Device& device) noexcept {
@@ -255,19 +267,45 @@ Reason deferred_norm_yields(const Problem& p, const Device& device) noexcept {
                 6 * ll{p.d} * ll{p.h} / 1'000'000);
 }
 
+namespace {
+
 // Each CTA reads all activations. From L2, rows of 128 bytes that begin inside a sector take more
 // than twice as long, which memory does not hide for many tokens: tiles take up to 40 % less, but
-// where weights are few. A norm's rows begin at lines.
-Reason decode_outrun(const Problem& p, const Device& /*device*/) noexcept {
+// where weights are few.
+Reason split_sectors(const Problem& p) {
   constexpr std::int64_t kMostTokens = 40;
   constexpr std::int64_t kFewWeights = std::int64_t{8} << 20;
-  if (p.m <= kMostTokens || p.d * p.h <= kFewWeights || p.norm.enabled) return {};
-  const OperandSpec x = operand_spec(p, p.op == Op::kDown ? Operand::kH : Operand::kX);
-  const std::int64_t stride = x.layout.row_stride_bytes;
-  if (sm90::gemm::pitch_of(stride) != sm90::gemm::Pitch::kSplitSectors) return {};
+  if (p.m <= kMostTokens || p.d * p.h <= kFewWeights) return {};
+  if (input_pitch(p) != sm90::gemm::Pitch::kSplitSectors) return {};
+  const OperandSpec x = input_of(p);
   return refuse(
       "%s: rows are %lld bytes apart, no multiple of 32: slower for more than %lld tokens", x.name,
-      ll{stride}, ll{kMostTokens});
+      ll{x.layout.row_stride_bytes}, ll{kMostTokens});
+}
+
+}  // namespace
+
+// Up to 96 tokens the stream of weights is ahead nearly everywhere. Then the tensor cores take as
+// long, and a share that is no whole number of blocks costs products; cuBLASLt's linear alone is
+// ahead of ours at two of three shapes.
+Reason decode_outrun(std::span<const Problem> steps, const Device& device) noexcept {
+  constexpr std::int64_t kAheadTokens = 96;
+  if (Reason reason = split_sectors(steps.front()); !reason.empty()) return reason;
+  if (steps.front().m <= kAheadTokens) return {};
+  if (!is_gate_up(steps.front())) {
+    return refuse("a linear alone of more than %lld tokens is faster by tiles", ll{kAheadTokens});
+  }
+  double own = 0;
+  double tiles = 0;
+  for (const Problem& step : steps) {
+    const Shape shape = shape_of(step, device);
+    std::array<Tiling, 1> best;
+    sm90::decode::ranked(shape, best);
+    own += sm90::decode::model_us(best[0], shape);
+    tiles += sm90::decode::tiles_us(shape);
+  }
+  if (own <= tiles) return {};
+  return refuse("estimated at %.3g us, tiles at %.3g", own, tiles);
 }
 
 // The first pair; then every tiling with the best of the other launch; then the other pairs, those

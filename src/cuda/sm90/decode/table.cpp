@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 namespace sluice::cuda::sm90::decode {
@@ -35,16 +36,34 @@ constexpr int kSmallPrefetchBytes = 16 << 10;  // in small models, up to kSpanTo
 constexpr int kPrefetchTokens = 32;
 // Of boxes, fitted to 165 shapes' chains (the choice costs 0.33 % more than the best in the mean,
 // 4.2 at most): what a stage costs beside its bytes; a wgmma of 64 rows and tokens; an exchange of
-// sums and the clusters that it needs, for each CTA of one (gate_up of up to 64 tokens divided was
-// ahead in two chains, by 2 %; of more it costs what down does: at 38 random shapes the choice was
-// 0.05 % over the best, and 1 % by the other cost); the gate and stores of a block of both
-// warpgroups, beside which nobody multiplies, of 64 tokens; activations that memory hides.
+// sums and the clusters that it needs, for each CTA of one (gate_up divided was ahead in two
+// chains, by 2 %); the gate and stores of a block of both warpgroups, beside which nobody
+// multiplies, of 64 tokens; activations that memory hides.
 constexpr double kStageUs = 0.05;
 constexpr double kWgmmaUs = 0.01;
 constexpr double kDownExchangeUs = 0.4;
 constexpr double kGateUpExchangeUs = 2;
 constexpr double kBothFinishUs = 2.4;
 constexpr double kHiddenBytesPerUs = 260e3;
+// The same of more than 64 tokens, fitted to 3,000 launches and chains on an H200: 4 to 6 % off in
+// the mean; of 130 shapes that it was not fitted to the choice costs 0.6 % more than the best. Of
+// its device's bandwidth an SM has its share.
+namespace many {
+constexpr std::int64_t kTokens = 64;
+constexpr double kLaunchUs = 1.84;
+constexpr double kBandwidth = 1.056;
+constexpr double kActivationBytesPerUs = 231e3;
+constexpr double kSplitLines = 1.63;  // of activations whose rows begin inside a line of L2
+constexpr double kWgmmaUs = 0.0186;
+constexpr double kFinishUs = 0.29;
+constexpr double kExchangeUs = 0.22;
+// Of what cuda.sm90 chooses, at 120 shapes of 97 to 160 tokens: 5 % off. Deep sums of few rows take
+// as long as their steps.
+constexpr double kTilesLaunchUs = 4.5;
+constexpr double kTilesColumnUs = 3.2e-4;
+constexpr double kTilesBandwidth = 0.926;
+constexpr double kTilesFlopsPerUs = 4.18e6;  // of an SM
+}  // namespace many
 // Of a chain whose launches are not of one kernel, both by boxes: they share no instructions in the
 // caches. Fitted: 0.5 to 0.9 us where models are small.
 constexpr double kTwoKernelsUs = 0.8;
@@ -76,6 +95,29 @@ double stream_us(const Tiling& t, double rows, double slots, double columns, dou
          blocks * finish;
 }
 
+// Bytes a microsecond that memory has for an SM.
+double memory_share(const Shape& s) {
+  return static_cast<double>(s.memory_bytes_per_second) * 1e-6 / s.sm_count;
+}
+
+// The longer of two, and some of the other where they are near.
+double longer(double a, double b) { return std::sqrt(std::hypot(a * a, b * b)); }
+
+// stream_us() of many tokens and all of a launch: copies of weights and activations, or products.
+double many_us(const Tiling& t, const Shape& s, double rows, double columns) {
+  const double blocks = ceil_div(rows, t.rows);
+  const double lines = s.whole_lines ? 1 : many::kSplitLines;
+  const double activations = blocks * columns * static_cast<double>(s.m) * 2 * lines;
+  const double copies = rows * columns * 2 / (many::kBandwidth * memory_share(s)) +
+                        activations / many::kActivationBytesPerUs;
+  const double tokens = t.tokens / 64.0;
+  const double products = blocks * ceil_div(columns, t.depth) * (t.depth / 16.0) * (t.rows / 64.0) *
+                          tokens * many::kWgmmaUs;
+  const double finish = t.rows > 64 ? blocks * tokens * many::kFinishUs : 0;
+  const double exchange = t.split == 1 ? 0 : t.split * many::kExchangeUs;
+  return many::kLaunchUs + longer(copies, products) + finish + exchange;
+}
+
 // Units of the launch.
 int all_units(const Tiling& t, const Shape& s) {
   return units_of(static_cast<int>(s.down ? s.d : s.h), t.boxes, !s.down);
@@ -97,7 +139,7 @@ int clusters(int split, int sm_count) noexcept {
 // Whether clusters of `split` CTAs can divide K: each cluster's rows must be one block.
 bool can_divide(const Tiling& t, int split, const Shape& s) {
   if (!divides(t) || s.sm_count < split) return false;
-  if (split * kSliceTokens > t.tokens) return false;  // slices of tokens are dealt out
+  if (t.tokens / kSliceTokens % split != 0) return false;  // slices of tokens are dealt out
   const std::int64_t groups = clusters(split, s.sm_count);
   const std::int64_t boxes = all_units(t, s);
   return (boxes + groups - 1) / groups <= t.rows / kMmaRows;
@@ -138,18 +180,29 @@ bool leads(const Tiling& t, const Shape& s) {
 }  // namespace
 
 double model_us(const Tiling& t, const Shape& s) noexcept {
-  const double each = s.down || t.tokens > 64 ? kDownExchangeUs : kGateUpExchangeUs;
-  const double exchange = t.split == 1 ? 0 : t.split * each;
+  const double rows = largest_share(t, s);
+  const double columns = static_cast<double>(s.down ? s.h : s.d) / t.split;
+  if (s.m > many::kTokens) return many_us(t, s, rows, columns);
+  const double exchange =
+      t.split == 1 ? 0 : t.split * (s.down ? kDownExchangeUs : kGateUpExchangeUs);
+  return exchange + stream_us(t, rows, t.rows, columns, static_cast<double>(s.m));
+}
+
+double tiles_us(const Shape& s) noexcept {
+  const double weights = static_cast<double>(s.d * s.h) * (s.down ? 1 : 2) / s.sm_count;
+  const double copies = 2 * weights / (many::kTilesBandwidth * memory_share(s));
+  const double products = 2 * weights * static_cast<double>(s.m) / many::kTilesFlopsPerUs;
   const auto columns = static_cast<double>(s.down ? s.h : s.d);
-  return exchange +
-         stream_us(t, largest_share(t, s), t.rows, columns / t.split, static_cast<double>(s.m));
+  return many::kTilesLaunchUs + columns * many::kTilesColumnUs + longer(copies, products);
 }
 
 std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {
   std::array<Tiling, std::size(kTilings) * 3> ranked;
   std::size_t count = 0;
   const bool few = shape.m <= kRowTokens;
-  const int widest = few ? kRowTokens : shape.m <= 32 ? 32 : shape.m <= 64 ? 64 : kMaxTokens;
+  constexpr int kWidths[] = {kRowTokens, 32, 64, 96, 128, kMaxTokens};
+  if (shape.m > kMaxTokens) return 0;
+  const int widest = *std::lower_bound(std::begin(kWidths), std::end(kWidths), shape.m);
   const int widest_boxes = few ? kSpanTokens : widest;  // boxes of 16 tokens serve fewer too
   for (const Tiling& tiling : kTilings) {
     if (tiling.tokens < shape.m) continue;

@@ -12,7 +12,7 @@
 
 namespace sluice::cuda::sm90::decode {
 
-inline constexpr int kMaxTokens = 96;
+inline constexpr int kMaxTokens = 160;
 /// Tilings of rows made for up to as many tokens bring activations by rows, all others by boxes.
 inline constexpr int kRowTokens = 8;
 /// Made for up to as many tokens, a tiling may bring weights by rows; all others have boxes.
@@ -53,6 +53,12 @@ inline constexpr Tiling kTilings[] = {
     {.tokens = 64, .rows = 128, .depth = 128, .stages = 4, .boxes = true},
     {.tokens = 96, .rows = 64, .depth = 128, .stages = 5, .boxes = true},
     {.tokens = 96, .rows = 128, .depth = 64, .stages = 8, .boxes = true},
+    {.tokens = 96, .rows = 128, .depth = 64, .stages = 6, .boxes = true},
+    {.tokens = 128, .rows = 128, .depth = 64, .stages = 5, .boxes = true},
+    {.tokens = 128, .rows = 64, .depth = 64, .stages = 8, .boxes = true},
+    {.tokens = 128, .rows = 128, .depth = 64, .stages = 7, .boxes = true},
+    {.tokens = 160, .rows = 64, .depth = 64, .stages = 6, .boxes = true},
+    {.tokens = 160, .rows = 128, .depth = 64, .stages = 6, .boxes = true},
 };
 
 /// Whether CTAs may divide K under a tiling: the sums that they exchange must fit beside the ring,
@@ -71,13 +77,19 @@ struct Shape {
   std::int64_t h = 0;
   bool down = true;  ///< else gate_up
   int sm_count = 0;
-  bool boxes = true;  ///< the weights, and with a deferred norm x, can come by boxes
-  bool norm = false;  ///< gate_up with a deferred norm
+  bool boxes = true;        ///< the weights, and with a deferred norm x, can come by boxes
+  bool norm = false;        ///< gate_up with a deferred norm
+  bool whole_lines = true;  ///< rows of x, or of h, begin at lines of L2
+  std::int64_t memory_bytes_per_second = 4'917'000'000'000;  ///< an H200's
 };
 
 /// Microseconds that an SM of an H200 needs for its share, by the bytes it takes in: the model that
-/// ranks tilings, no prediction.
+/// ranks tilings, no prediction. For more than 64 tokens the time of a launch on the shape's
+/// device.
 [[nodiscard]] double model_us(const Tiling& tiling, const Shape& shape) noexcept;
+
+/// About what cuda.sm90 takes for the shape's step, 97 to 160 tokens.
+[[nodiscard]] double tiles_us(const Shape& shape) noexcept;
 
 /// The narrowest tilings that hold the shape's tokens, up to 8 tokens also boxes of 16, for 9 to 16
 /// also boxes of 32; those by boxes also with K divided where a cluster's rows are one block, in

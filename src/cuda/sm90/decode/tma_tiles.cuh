@@ -62,12 +62,12 @@ __device__ __forceinline__ void stream_boxes(const Params& p, const Smem<Cfg>& s
                                              tile::RingCursor<Cfg::kStages>& ring,
                                              std::uint64_t policy) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto box = static_cast<unsigned>(weight_slot());
+  const auto box = static_cast<unsigned>(weight_slot<Cfg>());
   const int unit = static_cast<int>(box / Cfg::kSpans);
   const int span = static_cast<int>(box % Cfg::kSpans);
   const int offset = span * Cfg::kRows * kSpanBytes + unit * kBoxBytes;
   // A deferred norm's weight is one copy more, which all CTAs read in every block.
-  static_assert(!Cfg::kNorm || Cfg::kRows / kMmaRows * Cfg::kSpans < 32 * kWeightWarps);
+  static_assert(!Cfg::kNorm || Cfg::kRows / kMmaRows * Cfg::kSpans < 32 * Cfg::kWeightWarps);
   const bool is_norm = Cfg::kNorm && box == Cfg::kRows / kMmaRows * Cfg::kSpans;
   const bool has_norm = Cfg::kNorm && __any_sync(0xFFFFFFFFU, is_norm);
   for (int b = 0; b < phase.blocks; ++b) {
@@ -117,7 +117,7 @@ struct StageTiles {
   }
 };
 
-// d += the products of one stage.
+// d += the products of one stage, as one group.
 template <class Cfg>
 __device__ __forceinline__ void multiply_boxes(const StageTiles<Cfg>& tiles, Sums<Cfg>& d) {
   using Mma = ptx::Wgmma<Cfg::kTokens, typename Cfg::Element>;
@@ -135,7 +135,6 @@ __device__ __forceinline__ void multiply_boxes(const StageTiles<Cfg>& tiles, Sum
     }
   }
   ptx::wgmma_commit();
-  ptx::wgmma_wait<0>();
 }
 
 // The CTAs of a cluster divide K and, of the sums, the slices of eight tokens: slice j is finished
@@ -216,7 +215,7 @@ struct Exchange {
       } else {
         run_as<2, 1>(p, smem, d);
       }
-    } else if constexpr (kSlices >= 4) {
+    } else if constexpr (kSlices % 4 == 0) {
       switch (rank) {
         case 0:
           return run_as<4, 0>(p, smem, d);
@@ -260,12 +259,13 @@ struct TokenColumn {
   __device__ __forceinline__ void advance() { at += step_bytes; }
 };
 
-// Slices that a thread finishes together: two, or half of all, as many as a CTA of a pair has. No
-// branch stands between them: a slice alone is a chain of exponential, reciprocal and store, or of
-// load and store, and few warps share a scheduler.
+// Slices that a thread finishes together: two, half of all, as many as a CTA of a pair has, or what
+// registers hold. No branch stands between them: a slice alone is a chain of exponential,
+// reciprocal and store, or of load and store, and few warps share a scheduler.
 template <class Cfg>
-inline constexpr int kTogether =
-    Cfg::kTokens / kSliceTokens <= 4 ? 2 : Cfg::kTokens / kSliceTokens / 2;
+inline constexpr int kTogether = Cfg::kTokens <= 32   ? 2
+                                 : Cfg::kTokens <= 96 ? Cfg::kTokens / kSliceTokens / 2
+                                                      : 4;
 
 // Where a thread's results of a block go, and their biases, before its sums are there: of loads at
 // a launch's end each is 0.5 us.
@@ -456,6 +456,7 @@ __device__ __forceinline__ void consume_boxes(const Params& p, const Smem<Cfg>& 
       residual = BlockResidual<Cfg>::load_early(p, output);
     }
     Sums<Cfg> d = {};
+    [[maybe_unused]] int multiplied = ring.stage;  // the stage before
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       // Before the wait: behind one for h stages stand full, and what lies between their products
       // is time.
@@ -463,10 +464,21 @@ __device__ __forceinline__ void consume_boxes(const Params& p, const Smem<Cfg>& 
       ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
       tokens.normalise(p, smem.activations(ring.stage), c);
       multiply_boxes<Cfg>(tiles, d);
-      release<Cfg>(smem, ring.stage);
+      if constexpr (Cfg::kPipelined) {
+        ptx::wgmma_wait<1>();
+        if (c > phase.chunks.begin) release<Cfg>(smem, multiplied);
+        multiplied = ring.stage;
+      } else {
+        ptx::wgmma_wait<0>();
+        release<Cfg>(smem, ring.stage);
+      }
       ring.advance();
     }
     if (Cfg::kAlternates) ptx::named_barrier_arrive(kRingBarrier + (warpgroup ^ 1), kConsumers);
+    if constexpr (Cfg::kPipelined) {
+      ptx::wgmma_wait<0>();
+      if (phase.chunks.size() > 0) release<Cfg>(smem, multiplied);
+    }
     ptx::wgmma_fence_accumulators(d);
     if constexpr (Cfg::kDivides) {
       if (split > 1) Exchange<Cfg>::run(p, smem, split, group.rank, d);
