@@ -58,8 +58,8 @@ Reason sm80_yields(const Problem&, const Problem& /*step*/, const Device& device
 constexpr Recipe kRecipes[] = {
 #if defined(SLUICE_WITH_CUDA)
     {.name = "cuda.sm90_decode",
-     .reason = "up to 160 tokens on Hopper are bandwidth-bound: the weights are streamed, those of "
-               "mlp by two launches that overlap",
+     .reason = "few tokens on Hopper, 160 at most, are bandwidth-bound or nearly: the weights are "
+               "streamed, those of mlp by two launches that overlap",
      .backend = Backend::kCuda,
      .kernels = kDecode,
      .ops = {Op::kGateUp, Op::kDown, Op::kMlp},

@@ -112,7 +112,7 @@ TEST_F(GpuDecode, TailsInEveryDirection) {
   for (const std::string shape :
        {"3x8x8", "5x72x104", "7x1032x264", "13x264x4400", "2x4424x136", "1x8456x1544",
         "21x520x2056", "40x1544x392", "64x2056x1032", "11x2056x136", "35x2056x72", "96x2056x1032",
-        "128x2056x1032", "160x2056x1032", "65x1544x392", "81x72x4232"}) {
+        "128x2056x1032", "160x2056x1032", "65x1544x392", "81x72x4232", "160x64x8456"}) {
     for (const std::string op : {"gate_up", "down", "mlp"}) {
       EXPECT_GT(expect_exact(shape + ":" + op + ":fp16"), 0);
       EXPECT_GT(expect_exact(shape + ":" + op + ":interleaved1"), 0);

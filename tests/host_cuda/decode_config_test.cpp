@@ -227,8 +227,8 @@ TEST(DecodeConfig, ModelCountsBytesStagesAndTheFinish) {
               2 * 2 + (64 + 64) * 1024 * 2 / 62e3 + 1024 * 64 * 2 / 260e3, 1e-9);
 }
 
-// By hand, of more than 64 tokens: 14 boxes of 8 pairs in two blocks and 64 chunks; then products
-// outweigh copies by far, for 32 rows of a box take the time of 64.
+// By hand, of more than 64 tokens: 14 boxes of 8 pairs in two blocks and 64 chunks; one box of 16
+// rows of linear, a column half each, whose products take the time of 64 rows.
 TEST(DecodeConfig, ModelOfManyTokensCountsCopiesAndProducts) {
   const Tiling tiling{96, 128, 64, 8, 1, true};
   Shape shape{96, 4096, 14336, false, kSmCount};

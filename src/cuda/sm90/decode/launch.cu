@@ -25,7 +25,7 @@ Status launch_config(const Launch& launch, const Params& params) noexcept {
 constexpr bool serves(Tiling tiling, const Tiling& wanted) {
   tiling.split = wanted.split;
   return tiling == wanted &&
-         (wanted.split == 1 || (divides(wanted) && wanted.split * kSliceTokens <= wanted.tokens));
+         (wanted.split == 1 || (divides(wanted) && deals_slices(wanted, wanted.split)));
 }
 
 template <class Element, std::size_t kIndex = 0>

@@ -73,10 +73,10 @@ struct BoxesConfig {
   // the rows each.
   static constexpr bool kAlternates = kRows == kWgmmaRows;
   static constexpr int kReaders = kAlternates ? kConsumerWarps / 2 : kConsumerWarps;  // of a stage
-  // Whether a stage's products are still under way while the next one's are issued. Between two
-  // stages nobody multiplies then, but the one before is refilled a stage later, for which rings of
+  // Whether a stage's products are still under way while the next one's are issued. Else nobody
+  // multiplies between two stages; but the one before is refilled a stage later, for which rings of
   // 64 tokens are too short. A choice at run time makes ptxas wait at each wgmma.
-  static constexpr bool kPipelined = kTokens > kSpanTokens&& kTokens != 64;
+  static constexpr bool kPipelined = kTokens != 64 && kTokens > kSpanTokens;
   // With three a CTA has three warps a scheduler, and a thread up to 168 registers.
   static constexpr int kWeightWarps = kTokens > 96 ? 3 : 4;
   static constexpr int kSpans = kDepth / kSpanColumns;

@@ -138,8 +138,7 @@ int clusters(int split, int sm_count) noexcept {
 
 // Whether clusters of `split` CTAs can divide K: each cluster's rows must be one block.
 bool can_divide(const Tiling& t, int split, const Shape& s) {
-  if (!divides(t) || s.sm_count < split) return false;
-  if (t.tokens / kSliceTokens % split != 0) return false;  // slices of tokens are dealt out
+  if (!divides(t) || !deals_slices(t, split) || s.sm_count < split) return false;
   const std::int64_t groups = clusters(split, s.sm_count);
   const std::int64_t boxes = all_units(t, s);
   return (boxes + groups - 1) / groups <= t.rows / kMmaRows;

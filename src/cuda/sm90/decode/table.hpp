@@ -70,6 +70,11 @@ inline constexpr Tiling kTilings[] = {
   return tiling.boxes && !tiling.norm && ring + sums + kBarrierBytes <= kMaxSmemBytes;
 }
 
+/// Whether the CTAs of a cluster get as many slices of tokens to finish each.
+[[nodiscard]] constexpr bool deals_slices(const Tiling& tiling, int split) noexcept {
+  return tiling.tokens / kSliceTokens % split == 0;
+}
+
 /// What the choice of a tiling depends on.
 struct Shape {
   std::int64_t m = 1;
@@ -84,11 +89,11 @@ struct Shape {
 };
 
 /// Microseconds that an SM of an H200 needs for its share, by the bytes it takes in: the model that
-/// ranks tilings, no prediction. For more than 64 tokens the time of a launch on the shape's
-/// device.
+/// ranks tilings, no prediction. For more than 64 tokens the time of a launch with an H200's tensor
+/// cores and the shape's bandwidth.
 [[nodiscard]] double model_us(const Tiling& tiling, const Shape& shape) noexcept;
 
-/// About what cuda.sm90 takes for the shape's step, 97 to 160 tokens.
+/// About what cuda.sm90 with cuBLASLt takes for the shape's step, 97 to 160 tokens, on the same.
 [[nodiscard]] double tiles_us(const Shape& shape) noexcept;
 
 /// The narrowest tilings that hold the shape's tokens, up to 8 tokens also boxes of 16, for 9 to 16

@@ -11,7 +11,9 @@
 //          with a deferred norm: deferred_norm.cuh
 // scratch  sums that the CTAs of a cluster exchange: [rank][slice][thread] four sums
 // named barriers 2 + w, 256: "the ring is yours", from the other warpgroup to w. Without it w might
-//          meet a stage's mbarrier a whole turn of the ring too early and take it for full.
+//          meet a stage's mbarrier a whole turn of the ring too early and take it for full. Behind
+//          the wait for the block's last stage, before its products end: w is less than a turn
+//          ahead until that stage is released.
 #pragma once
 
 #include <cstdint>
