@@ -113,8 +113,9 @@ run_shards() {
 
 verify_list() {
   local failed=0 case
-  for case in 128x4096x14336:gate_up 128x4096x14336:down 16x4096x14336:mlp 1x4096x14336:mlp \
-    512x576x1536:mlp:add_norm:residual_norm_input 64x896x4864:mlp_grad:bias:bias_down \
+  for case in 192x4096x14336:gate_up 128x4096x14336:down 128x4096x14336:mlp \
+    16x4096x14336:mlp 1x4096x14336:mlp 512x576x1536:mlp:add_norm:residual_norm_input \
+    64x896x4864:mlp_grad:bias:bias_down \
     256x2880x2880:mlp:clamped_swiglu:interleaved1:bias:bias_down 4096x14336x14336:gate_mul \
     1024x64x14336:gate_mul_grad 96x2048x8192:gate_up_grad:fp16 33x1000x3001:mlp:fp32:gelu_erf; do
     echo "-- $case"
@@ -127,7 +128,8 @@ cat >"$out/problems.txt" <<'LIST'
 1x576x1536:mlp
 16x576x1536:mlp
 512x576x1536:mlp
-128x4096x14336:gate_up
+128x4096x14336:mlp
+192x4096x14336:gate_up
 512x4096x14336:gate_up
 128x4096x14336:down
 1x4096x14336:mlp
