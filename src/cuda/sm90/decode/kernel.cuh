@@ -6,8 +6,7 @@
 // roles (416 threads, 384 above 96 tokens, a CTA for each SM; rows: rows.cuh, boxes: tma_tiles.cuh)
 //   warps 0-7    consumers. rows: all share each stage; boxes: two warpgroups, blocks in turns
 //   warps 8-11   (8-10) weight producers: a bulk copy a row, or a tensor copy a box; behind
-//   gate_up's last
-//                mostly what down's launch reads first into L2
+//                gate_up's last mostly what down's launch reads first into L2
 //   the last     activation producer: a bulk copy a token, or of many tokens a box a lane
 // shared memory
 //   stages x { activations and weights } | scratch: partial sums, those that clusters exchange, or
@@ -75,8 +74,7 @@ __device__ __forceinline__ void stream_weights(const Params& p, const Smem<Cfg>&
 // Brings what the launch behind this one reads first into L2. Its CTA starts on this SM when this
 // one has left, and has its first bytes 3.5 us behind this one's last; in between the SM would ask
 // memory for nothing. CTAs that this launch has not get none; of more rows than lanes the last get
-// none. NOTE: earlier, with this CTA's last
-// copies, it takes from them what it gains.
+// none. NOTE: earlier, with this CTA's last copies, it takes from them what it gains.
 template <class Cfg>
 __device__ __forceinline__ void prefetch_next(const Params& p, const Smem<Cfg>& smem, int steps) {
   constexpr int kStepsLeft = 3;  // copies under way by then

@@ -137,8 +137,8 @@ using DecodeConfig =
 template <class Cfg>
 inline constexpr int kThreads = kConsumers + 32 * (Cfg::kWeightWarps + 1);
 
-/// The row slot of a stage, or box, that a lane of the weight warps brings: of four warps lane l of
-/// warp w has 4 l + w.
+/// The row slot of a stage, or box, that a lane of the weight warps brings: of n warps lane l of
+/// warp w has n l + w.
 template <class Cfg>
 __device__ __forceinline__ int weight_slot() {
   const unsigned warp = threadIdx.x / 32 - kConsumerWarps;

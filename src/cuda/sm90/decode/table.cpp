@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
+#include <iterator>
+
+#include "cuda/sm90/gemm/table.hpp"
 
 namespace sluice::cuda::sm90::decode {
 namespace {
@@ -50,6 +52,7 @@ constexpr double kHiddenBytesPerUs = 260e3;
 // its device's bandwidth an SM has its share.
 namespace many {
 constexpr std::int64_t kTokens = 64;
+constexpr double kPower = 4;  // of longer_us(), copies beside products
 constexpr double kLaunchUs = 1.84;
 constexpr double kBandwidth = 1.056;
 constexpr double kActivationBytesPerUs = 231e3;
@@ -100,9 +103,6 @@ double memory_share(const Shape& s) {
   return static_cast<double>(s.memory_bytes_per_second) * 1e-6 / s.sm_count;
 }
 
-// The longer of two, and some of the other where they are near.
-double longer(double a, double b) { return std::sqrt(std::hypot(a * a, b * b)); }
-
 // stream_us() of many tokens and all of a launch: copies of weights and activations, or products.
 double many_us(const Tiling& t, const Shape& s, double rows, double columns) {
   const double blocks = ceil_div(rows, t.rows);
@@ -115,7 +115,7 @@ double many_us(const Tiling& t, const Shape& s, double rows, double columns) {
                           tokens * many::kWgmmaUs;
   const double finish = t.rows > 64 ? blocks * tokens * many::kFinishUs : 0;
   const double exchange = t.split == 1 ? 0 : t.split * many::kExchangeUs;
-  return many::kLaunchUs + longer(copies, products) + finish + exchange;
+  return many::kLaunchUs + gemm::longer_us(copies, products, many::kPower) + finish + exchange;
 }
 
 // Units of the launch.
@@ -192,7 +192,8 @@ double tiles_us(const Shape& s) noexcept {
   const double copies = 2 * weights / (many::kTilesBandwidth * memory_share(s));
   const double products = 2 * weights * static_cast<double>(s.m) / many::kTilesFlopsPerUs;
   const auto columns = static_cast<double>(s.down ? s.h : s.d);
-  return many::kTilesLaunchUs + columns * many::kTilesColumnUs + longer(copies, products);
+  return many::kTilesLaunchUs + columns * many::kTilesColumnUs +
+         gemm::longer_us(copies, products, many::kPower);
 }
 
 std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {
