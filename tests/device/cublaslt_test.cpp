@@ -17,13 +17,17 @@ using gpu::make_job;
 
 constexpr const char* kVariant = "cuda.sm90";
 
-// Every product: gate_up's as one and as a batch; bias in down; behind a norm's launch; gate and
-// up's gradients in one matrix and in two, x's as one product (concat) and as this library's
-// (separate); sums into what is there, in fp32 and bf16.
+// Every product: gate_up's as one and as a batch; bias and residual in down; behind a norm's
+// launch; gate and up's gradients in one matrix and in two, x's as one product (concat) and as this
+// library's (separate); sums into what is there, in fp32 and bf16.
 const std::vector<std::string> kCases = {
     "130x136x200:down:bias_down",
     "64x72x264:down:fp16:pad=8",
     "1x8x8:down",
+    "130x136x200:down:residual:bias_down",
+    "64x1032x264:down:residual:fp16:pad=8",
+    "100x264x520:mlp:residual",
+    "300x136x392:mlp:add_norm:residual_norm_input:bias_down",
     "100x264x520:mlp:bias_down",
     "300x136x392:mlp:save:bias",
     "100x264x520:mlp:add_norm:bias_down",

@@ -18,12 +18,17 @@ namespace sluice::cuda {
 namespace {
 
 GateRowsParams last_gate;
+AddRowsParams last_add;
 
 }  // namespace
 
 // In place of the kernel.
 Status launch_gate_rows(const Device&, DType, const GateRowsParams& params, Stream) noexcept {
   last_gate = params;
+  return {};
+}
+Status launch_add_rows(const Device&, DType, const AddRowsParams& params, Stream) noexcept {
+  last_add = params;
   return {};
 }
 
@@ -174,6 +179,42 @@ void expect_gate_up(const Placed& placed) {
     EXPECT_EQ(out.stride, 128);
     EXPECT_EQ(out.step, placed.count == 2 ? 64 : 0);
   }
+}
+
+// The product's sums go to fp32 scratch; bias and residual are the launch behind it.
+TEST_F(CublasLtBatch, DownAddsAResidualToUnroundedSums) {
+  const Problem problem = gpu::problem_of("24x16x64:down:residual:bias_down:pad=8");
+  const Device device = gpu::h200_with_cublaslt();
+  ASSERT_TRUE(kCublasLt.supports(problem, device).empty());
+  KernelConfig config;
+  EXPECT_EQ(kCublasLt.scratch_bytes({problem, device, config}),
+            kCublasLtScratchBytes + 24 * 16 * 4);
+  kCublasLt.configs(problem, device, {&config, 1});
+  Operands operands;
+  operands.h = address(64);
+  operands.w_down = address(128);
+  operands.b_down = address(192);
+  operands.residual = address(512);
+  operands.y = address(1024);
+  const detail::Step step{.problem = problem,
+                          .operands = operands,
+                          .device = device,
+                          .config = config,
+                          .scratch = address(256)};
+  const Status status = kCublasLt.launch(step, nullptr);
+  ASSERT_TRUE(status) << status.error().message;
+  const auto products = fake::products();
+  ASSERT_EQ(products.size(), 1U);
+  EXPECT_EQ(products[0].out.base, address(256) + kCublasLtScratchBytes);
+  EXPECT_EQ(products[0].out.stride, 16);
+  EXPECT_EQ(static_cast<const void*>(last_add.sums), products[0].out.base);
+  EXPECT_EQ(last_add.rows, 24);
+  EXPECT_EQ(last_add.cols, 16);
+  EXPECT_EQ(last_add.bias, operands.b_down);
+  EXPECT_EQ(last_add.residual, operands.residual);
+  EXPECT_EQ(last_add.residual_stride, 24);
+  EXPECT_EQ(last_add.y, operands.y);
+  EXPECT_EQ(last_add.y_stride, 24);
 }
 
 TEST_F(CublasLtBatch, GateUpIsOneLaunchWhereverItsWeightsLie) {

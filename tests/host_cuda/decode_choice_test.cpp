@@ -64,10 +64,11 @@ TEST(CudaSm90Decode, ServesUpTo160TokensOnHopper) {
   EXPECT_EQ(chosen("97x4096x14336:down", with).substr(0, 10), "cuda.sm90 ");
   EXPECT_EQ(chosen("97x4096x14336:down", h200()).substr(0, 17), "cuda.sm90_decode ");
   EXPECT_EQ(chosen("160x4096x14336:down:residual", with).substr(0, 17), "cuda.sm90_decode ");
+  EXPECT_EQ(chosen("145x5024x13936:down:residual", with).substr(0, 10), "cuda.sm90 ");
   EXPECT_EQ(chosen("128x4096x14336:mlp:add_norm:residual", with).substr(0, 17),
             "cuda.sm90_decode ");
-  EXPECT_EQ(chosen("136x3584x18944:mlp:norm", with).substr(0, 10), "cuda.sm90 ");
-  EXPECT_EQ(chosen("136x3584x18944:mlp:norm:residual", with).substr(0, 17), "cuda.sm90_decode ");
+  EXPECT_EQ(chosen("140x5120x20480:mlp:norm", with).substr(0, 10), "cuda.sm90 ");
+  EXPECT_EQ(chosen("140x5120x20480:mlp:norm:residual", with).substr(0, 17), "cuda.sm90_decode ");
   // Rows that split sectors of L2, but for few tokens or weights.
   EXPECT_EQ(chosen("40x3000x4096:mlp", h200()).substr(0, 17), "cuda.sm90_decode ");
   EXPECT_EQ(chosen("41x3000x4096:mlp", h200()).substr(0, 10), "cuda.sm90 ");

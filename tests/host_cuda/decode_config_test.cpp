@@ -57,10 +57,18 @@ TEST(DecodeConfig, RanksTheNarrowestTilings) {
     }
     const auto boxes =
         static_cast<std::size_t>(std::count_if(out.begin(), out.begin() + count, is_boxes));
-    EXPECT_EQ(boxes, m <= 8 ? 1U : m <= 16 || (m > 64 && m <= 128) ? 3U : 2U) << m;
+    const bool two_widths = m > 128 && m <= 144;
+    EXPECT_EQ(boxes, m <= 8                            ? 1U
+                     : m <= 16 || (m > 64 && m <= 128) ? 3U
+                     : two_widths                      ? 4U
+                                                       : 2U)
+        << m;
     EXPECT_EQ(count_of({m, 4096, 14336, false, kSmCount, false}), count - boxes);
-    // In two, but for one of 65 tokens and more: of 128 rows its sums have no room.
-    EXPECT_EQ(count_of({m, 4096, 14336, true, kSmCount}), count + boxes - (m <= 64 ? 0 : 1));
+    // In two, but for one of 65 tokens and more, of each width: of 128 rows its sums have no room.
+    EXPECT_EQ(count_of({m, 4096, 14336, true, kSmCount}), count + boxes -
+                                                              (m <= 64      ? 0
+                                                               : two_widths ? 2
+                                                                            : 1));
     EXPECT_EQ(count_of({m, 4096, 14336, true, 1}), count);
     EXPECT_EQ(cuda::sm90::decode::ranked({m, 4096, 14336, false, kSmCount}, {}), count);
   }
@@ -249,12 +257,15 @@ TEST(DecodeConfig, ModelOfManyTokensCountsCopiesAndProducts) {
   EXPECT_NEAR(cuda::sm90::decode::model_us({160, 64, 64, 6, 2, true}, slow),
               1.84 + std::pow(std::pow(copies, 4) + std::pow(products, 4), 0.25) + 2 * 0.22, 1e-9);
   const double weights = 1024.0 * 1024 * 2;
-  EXPECT_NEAR(cuda::sm90::decode::tiles_us(slow),
-              4.5 + 1024 * 3.2e-4 +
-                  std::pow(std::pow(weights / (0.926 * 2458.5e3), 4) +
-                               std::pow(weights * 160 / (4.18e6 * kSmCount), 4),
-                           0.25),
-              1e-9);
+  const auto tiles = [&](double m) {
+    return 4.5 + 1024 * 3.2e-4 +
+           std::pow(std::pow(weights / (0.926 * 2458.5e3), 4) +
+                        std::pow(weights * m / (4.18e6 * kSmCount), 4),
+                    0.25);
+  };
+  EXPECT_NEAR(cuda::sm90::decode::tiles_us(slow), 1.07 * tiles(160), 1e-9);
+  slow.m = 128;
+  EXPECT_NEAR(cuda::sm90::decode::tiles_us(slow), tiles(128), 1e-9);
 }
 
 // 32 rows of w_down in 64 slots leave half of the ring empty: less is under way than the latency of

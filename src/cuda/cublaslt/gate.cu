@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gate over cuBLASLt's sums: a thread has eight columns of a row. The sums come from L2 where
-// this kernel is chosen, so that a walk of its own, as gate_mul's, has nothing to win.
+// The gate over cuBLASLt's sums, or a bias and a residual added to them: a thread has eight columns
+// of a row. The sums come from L2 where these kernels are chosen, so that a walk of its own, as
+// gate_mul's, has nothing to win.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -53,19 +54,47 @@ __global__ void __launch_bounds__(kThreads) gate_rows(const __grid_constant__ Ga
   }
 }
 
+template <class Element>
+__global__ void __launch_bounds__(kThreads) add_rows(const __grid_constant__ AddRowsParams p) {
+  const std::int64_t col = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kGateColumns;
+  if (col >= p.cols) return;
+  for (std::int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {
+    auto y = sums_at<Element>(p.sums + row * p.cols + col, p.bias, col);
+    const auto r = Vector8<Element>::load(static_cast<const Element*>(p.residual) +
+                                          row * p.residual_stride + col);
+#pragma unroll
+    for (int i = 0; i < kGateColumns; ++i) y.at[i] += r.at[i];
+    y.store(static_cast<Element*>(p.y) + row * p.y_stride + col);
+  }
+}
+
+// A CTA for every 1,024 columns of a row.
+LaunchShape shape_of(std::int64_t rows, std::int64_t cols) {
+  constexpr std::int64_t kMostRows = 65535;
+  constexpr std::int64_t kCtaColumns = std::int64_t{kThreads} * kGateColumns;
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>((cols + kCtaColumns - 1) / kCtaColumns),
+                    static_cast<unsigned>(std::min(rows, kMostRows)));
+  shape.block = dim3(kThreads);
+  return shape;
+}
+
 }  // namespace
 
 Status launch_gate_rows(const Device& device, DType dtype, const GateRowsParams& params,
                         Stream stream) noexcept {
-  constexpr std::int64_t kMostRows = 65535;
-  constexpr std::int64_t kCtaColumns = std::int64_t{kThreads} * kGateColumns;
-  LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>((params.cols + kCtaColumns - 1) / kCtaColumns),
-                    static_cast<unsigned>(std::min(params.rows, kMostRows)));
-  shape.block = dim3(kThreads);
+  const LaunchShape shape = shape_of(params.rows, params.cols);
   return dtype == DType::kBF16
              ? launch<&gate_rows<__nv_bfloat16>>(device.ordinal, shape, stream, params)
              : launch<&gate_rows<__half>>(device.ordinal, shape, stream, params);
+}
+
+Status launch_add_rows(const Device& device, DType dtype, const AddRowsParams& params,
+                       Stream stream) noexcept {
+  const LaunchShape shape = shape_of(params.rows, params.cols);
+  return dtype == DType::kBF16
+             ? launch<&add_rows<__nv_bfloat16>>(device.ordinal, shape, stream, params)
+             : launch<&add_rows<__half>>(device.ordinal, shape, stream, params);
 }
 
 }  // namespace sluice::cuda

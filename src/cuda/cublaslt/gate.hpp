@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gate over sums that cuBLASLt left in fp32.
+// What comes after sums that cuBLASLt left in fp32: the gate, or a bias and a residual.
 #pragma once
 
 #include "sluice/plan.hpp"
@@ -27,8 +27,24 @@ struct GateRowsParams {
   std::int64_t g_u_stride = 0;
 };
 
+/// y = sums + bias + residual, rounded once.
+struct AddRowsParams {
+  const float* sums = nullptr;  ///< [rows, cols]
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;       ///< D, a multiple of kGateColumns
+  const void* bias = nullptr;  ///< [D] of y's type, or null
+  const void* residual = nullptr;
+  std::int64_t residual_stride = 0;  ///< elements from row to row
+  void* y = nullptr;
+  std::int64_t y_stride = 0;
+};
+
 /// Enqueues the kernel. `dtype`: bf16 or fp16. Pointers and rows are multiples of 16 bytes.
 Status launch_gate_rows(const Device& device, DType dtype, const GateRowsParams& params,
                         Stream stream) noexcept;
+
+/// The same.
+Status launch_add_rows(const Device& device, DType dtype, const AddRowsParams& params,
+                       Stream stream) noexcept;
 
 }  // namespace sluice::cuda

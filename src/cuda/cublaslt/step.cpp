@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.cublaslt: the plain products of an operator by cuBLASLt: down, x's and the weights'
-// gradients; and gate_up as a product whose sums stay in fp32, with a launch for the gate.
+// gradients; and gate_up, or down with a residual, as a product whose sums stay in fp32, with a
+// launch for the gate, or for what is added.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -39,8 +40,8 @@ constexpr double kNarrowL2MaxFlops = 3.7e12;
 constexpr std::int64_t kMaxGradTokens = 768;
 constexpr std::int64_t kMaxGradWidth = 2048;
 
-// Of gate_up's sums, which are scratch: beyond, they cost more than a better product saves, and
-// memory that users count on.
+// Of sums, which are scratch: beyond, they cost more than a better product saves, and memory that
+// users count on.
 constexpr std::int64_t kMostSumBytes = std::int64_t{256} << 20;
 
 /// Which of the heuristic's algorithms, as lt_ranking() orders them.
@@ -82,8 +83,17 @@ bool side_by_side(const Matrix& first, const Matrix& second) {
          static_cast<const char*>(second.base) == static_cast<const char*>(first.base) + width;
 }
 
+// Of sums that stay in fp32: with beta = 1 and 16-bit outputs cuBLASLt rounds the product before it
+// adds.
 std::int64_t sum_bytes(const Problem& p) {
-  return p.m * 2 * p.h * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t cols = p.op == Op::kGateUp                ? 2 * p.h
+                            : p.residual == Residual::kOperand ? p.d
+                                                               : 0;
+  return p.m * cols * static_cast<std::int64_t>(sizeof(float));
+}
+
+float* sums_of(const Step& step) {
+  return reinterpret_cast<float*>(static_cast<char*>(step.scratch) + kCublasLtScratchBytes);
 }
 
 // gate_up's gate weights; blocks of one row are even rows at the blocks' distance, a single block
@@ -112,11 +122,6 @@ Reason rows_refusal(const OperandSpec& spec) {
 // gate_up's weights: two matrices, or one in which blocks of gate's and up's rows take turns.
 Reason gate_up_refusal(const Problem& p) {
   if (p.norm.enabled) return refuse("has no norm prologue");
-  if (sum_bytes(p) > kMostSumBytes) {
-    return refuse("its sums in fp32 take %lld MiB, wanted at most %lld",
-                  static_cast<long long>(sum_bytes(p) >> 20),
-                  static_cast<long long>(kMostSumBytes >> 20));
-  }
   for (const Operand id : {Operand::kX, Operand::kH, Operand::kG}) {
     if (Reason reason = rows_refusal(operand_spec(p, id)); !reason.empty()) return reason;
   }
@@ -133,9 +138,15 @@ Reason gate_up_refusal(const Problem& p) {
 }
 
 Reason layout_refusal(const Problem& p) {
+  if (sum_bytes(p) > kMostSumBytes) {
+    return refuse("its sums in fp32 take %lld MiB, wanted at most %lld",
+                  static_cast<long long>(sum_bytes(p) >> 20),
+                  static_cast<long long>(kMostSumBytes >> 20));
+  }
   if (p.op == Op::kGateUp) return gate_up_refusal(p);
-  for (const Operand id : {Operand::kH, Operand::kWDown, Operand::kY, Operand::kX, Operand::kWGate,
-                           Operand::kDg, Operand::kDx, Operand::kDwGate}) {
+  for (const Operand id :
+       {Operand::kH, Operand::kWDown, Operand::kY, Operand::kResidual, Operand::kX, Operand::kWGate,
+        Operand::kDg, Operand::kDx, Operand::kDwGate}) {
     if (Reason reason = rows_refusal(operand_spec(p, id)); !reason.empty()) return reason;
   }
   return {};
@@ -146,9 +157,6 @@ Reason supports(const Problem& p, const Device& device) noexcept {
   if (device.cublaslt_version == 0) return refuse("%s", kCublasLtAbsent);
   if (Reason reason = half_type_refusal(p); !reason.empty()) return reason;
   if (Reason reason = unit_refusal(p); !reason.empty()) return reason;
-  if (p.residual != Residual::kNone) {
-    return refuse("residual: cuBLASLt rounds the product before it adds");
-  }
   if (Reason reason = grad_type_refusal(p); !reason.empty()) return reason;
   if (p.op == Op::kWeightGrad && p.accumulate_dw && p.dw_dtype != DType::kF32) {
     return refuse("dw_gate: adds to fp32 alone, cuBLASLt rounds the product before it adds");
@@ -167,8 +175,7 @@ void name_config(const KernelConfig& config, std::span<char> out) noexcept {
 }
 
 std::size_t scratch_bytes(const detail::StepView& s) noexcept {
-  const std::int64_t sums = s.problem.op == Op::kGateUp ? sum_bytes(s.problem) : 0;
-  return static_cast<std::size_t>(kCublasLtScratchBytes + sums);
+  return static_cast<std::size_t>(kCublasLtScratchBytes + sum_bytes(s.problem));
 }
 
 // The time of gate_up or down, of the best of these tiles and splits of k, whichever cuBLASLt
@@ -191,6 +198,8 @@ double product_us(const Problem& p, const Device& device) {
   constexpr double kMegabytesAUs = 4.27;
   constexpr double kNarrowL2MegabytesAUs = 2.7;
   constexpr double kGateUsAMegabyte = 0.4;
+  constexpr double kAddUs = 1;
+  constexpr double kAddUsAMegabyte = 0.4;
   const bool gate_up = p.op == Op::kGateUp;
   const auto m = static_cast<double>(p.m);
   const auto n = static_cast<double>(gate_up ? 2 * p.h : p.d);
@@ -213,7 +222,10 @@ double product_us(const Problem& p, const Device& device) {
       best = std::min(best, sm90::gemm::longer_us(multiply, memory, 8) + reduce);
     }
   }
-  return best + kLaunchUs + (gate_up ? 2 * kGateUsAMegabyte * sums : 0);
+  const double after = gate_up            ? 2 * kGateUsAMegabyte * sums
+                       : sum_bytes(p) > 0 ? kAddUs + kAddUsAMegabyte * sums
+                                          : 0;
+  return best + kLaunchUs + after;
 }
 
 struct Times {
@@ -257,16 +269,29 @@ Status multiply(const Step& step, const LtProduct& product) {
 Status down(const Step& step) {
   const Problem& p = step.problem;
   const Matrix y = at(step, Operand::kY);
-  return multiply(step, {.m = p.m,
-                         .n = p.d,
-                         .k = p.h,
-                         .dtype = p.x_dtype,
-                         .a = operand(at(step, Operand::kH), false),
-                         .b = operand(at(step, Operand::kWDown), true),
-                         .out_dtype = y.spec.dtype,
-                         .out = y.base,
-                         .out_stride_elems = stride_of(y),
-                         .bias = step.pointer(Operand::kBDown)});
+  const bool adds = p.residual == Residual::kOperand;
+  SLUICE_TRY(multiply(step, {.m = p.m,
+                             .n = p.d,
+                             .k = p.h,
+                             .dtype = p.x_dtype,
+                             .a = operand(at(step, Operand::kH), false),
+                             .b = operand(at(step, Operand::kWDown), true),
+                             .out_dtype = adds ? DType::kF32 : y.spec.dtype,
+                             .out = adds ? sums_of(step) : y.base,
+                             .out_stride_elems = adds ? p.d : stride_of(y),
+                             .bias = adds ? nullptr : step.pointer(Operand::kBDown)}));
+  if (!adds) return {};
+  const Matrix residual = at(step, Operand::kResidual);
+  return launch_add_rows(step.device, p.x_dtype,
+                         {.sums = sums_of(step),
+                          .rows = p.m,
+                          .cols = p.d,
+                          .bias = step.pointer(Operand::kBDown),
+                          .residual = residual.base,
+                          .residual_stride = stride_of(residual),
+                          .y = y.base,
+                          .y_stride = stride_of(y)},
+                         step.stream);
 }
 
 // Sums in scratch behind cuBLASLt's own, in the order of the weights' rows.
@@ -288,8 +313,7 @@ Status gate_up(const Step& step) {
     shape.partials = false;
     return sm90::gemm::gate_up(step, sm90::gemm::best_tiling(shape));
   }
-  float* const sums =
-      reinterpret_cast<float*>(static_cast<char*>(step.scratch) + kCublasLtScratchBytes);
+  float* const sums = sums_of(step);
   SLUICE_TRY(multiply(step, {.m = p.m,
                              .n = one ? 2 * p.h : p.h,
                              .k = p.d,
@@ -392,7 +416,9 @@ std::string describe(const detail::StepView& s) {
   std::snprintf(text, sizeof(text), "algorithm %d%s of what cuBLASLt %d.%d.%d's heuristic offers%s",
                 detail::config_as<Choice>(s.config).rank, ranked ? " by estimated time" : "",
                 version / 10000, version / 100 % 100, version % 100,
-                op == Op::kGateUp ? "; its sums stay in fp32, the gate is a launch" : "");
+                op == Op::kGateUp          ? "; its sums stay in fp32, the gate is a launch"
+                : sum_bytes(s.problem) > 0 ? "; its sums stay in fp32, the residual is a launch"
+                                           : "");
   return text;
 }
 

@@ -10,6 +10,7 @@
 #include "cuda/sm80/mainloop.cuh"
 #include "cuda/sm80/sums.cuh"
 #include "cuda/tile/activation.cuh"
+#include "cuda/tile/addends.cuh"
 #include "cuda/tile/pair.cuh"
 #include "math/gate.hpp"
 
@@ -46,8 +47,8 @@ __device__ __forceinline__ void gate_rows(const GemmParams& p, Tile tile, char* 
 #pragma unroll
     for (int j = 0; j < Cfg::kWarpN / 8; ++j) {
       const int col = first + j / 2 * 8;
-      const tile::Pair bias =
-          tile::load_pair<typename Cfg::Element>(p.bias[j % 2], col, col < p.n, col + 1 < p.n);
+      if (col >= p.n) continue;
+      const tile::Pair bias = tile::load_pair<typename Cfg::Element>(p.bias[j % 2], col);
 #pragma unroll
       for (int i = 0; i < Cfg::kWarpM / 16; ++i) {
 #pragma unroll
@@ -71,26 +72,31 @@ __device__ __forceinline__ void gate_rows(const GemmParams& p, Tile tile, char* 
 template <class Cfg>
 __device__ __forceinline__ void plain_rows(const GemmParams& p, Tile tile, char* out, int row0,
                                            int col0, Accumulators<Cfg>& d) {
-  using Element = typename Cfg::Element;
+  constexpr int kChunks = Cfg::kWarpN / 8;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = tile.m * Cfg::kTileM + row0 + lane / 4;
-  const int first_col = tile.n * Cfg::kOutCols + col0 + lane % 4 * 2;
+  const int col = tile.n * Cfg::kOutCols + col0 + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < Cfg::kWarpM / 16; ++i) {
+    tile::ResidualRows residual{p.residual.base != nullptr, {}};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = first_row + 16 * i + 8 * r;
+      if (row < p.m) residual.at[r] = p.residual.at(row);
+    }
+    const tile::Addends<typename Cfg::Element, kChunks> addends(p.bias[0], residual, col, p.n);
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const tile::Pair v = addends.add({d[i][c][2 * r], d[i][c][2 * r + 1]}, c, r);
+        d[i][c][2 * r] = v.lo;
+        d[i][c][2 * r + 1] = v.hi;
+      }
+    }
+  }
   stage_rows<Cfg>(out, row0, col0, [&](int i, int c, int r) {
-    const int row = first_row + 16 * i + 8 * r;
-    const int col = first_col + 8 * c;
-    tile::Pair v{d[i][c][2 * r], d[i][c][2 * r + 1]};
-    if (p.bias[0] != nullptr) {
-      const tile::Pair b = tile::load_pair<Element>(p.bias[0], col, col < p.n, col + 1 < p.n);
-      v.lo += b.lo;
-      v.hi += b.hi;
-    }
-    if (p.residual.base != nullptr && row < p.m) {
-      const tile::Pair b =
-          tile::load_pair<Element>(p.residual.at(row), col, col < p.n, col + 1 < p.n);
-      v.lo += b.lo;
-      v.hi += b.hi;
-    }
-    return v;
+    return tile::Pair{d[i][c][2 * r], d[i][c][2 * r + 1]};
   });
 }
 

@@ -38,11 +38,10 @@ __device__ __forceinline__ Pair unpack(std::uint32_t word) {
   }
 }
 
+// The pair at element `index`, an even one, of a vector that begins at a multiple of four bytes.
 template <class Element>
-__device__ __forceinline__ Pair load_pair(const void* base, long long index, bool first,
-                                          bool second) {
-  const Element* p = static_cast<const Element*>(base) + index;
-  return {first ? static_cast<float>(p[0]) : 0.0F, second ? static_cast<float>(p[1]) : 0.0F};
+__device__ __forceinline__ Pair load_pair(const void* vector, int index) {
+  return unpack<Element>(*(static_cast<const std::uint32_t*>(vector) + index / 2));
 }
 
 }  // namespace sluice::cuda::tile

@@ -54,9 +54,11 @@ inline constexpr Tiling kTilings[] = {
     {.tokens = 96, .rows = 64, .depth = 128, .stages = 5, .boxes = true},
     {.tokens = 96, .rows = 128, .depth = 64, .stages = 8, .boxes = true},
     {.tokens = 96, .rows = 128, .depth = 64, .stages = 6, .boxes = true},
+    {.tokens = 128, .rows = 128, .depth = 64, .stages = 7, .boxes = true},
     {.tokens = 128, .rows = 128, .depth = 64, .stages = 5, .boxes = true},
     {.tokens = 128, .rows = 64, .depth = 64, .stages = 8, .boxes = true},
-    {.tokens = 128, .rows = 128, .depth = 64, .stages = 7, .boxes = true},
+    {.tokens = 144, .rows = 64, .depth = 64, .stages = 7, .boxes = true},
+    {.tokens = 144, .rows = 128, .depth = 64, .stages = 6, .boxes = true},
     {.tokens = 160, .rows = 64, .depth = 64, .stages = 6, .boxes = true},
     {.tokens = 160, .rows = 128, .depth = 64, .stages = 6, .boxes = true},
 };
@@ -97,10 +99,11 @@ struct Shape {
 [[nodiscard]] double tiles_us(const Shape& shape) noexcept;
 
 /// The narrowest tilings that hold the shape's tokens, up to 8 tokens also boxes of 16, for 9 to 16
-/// also boxes of 32; those by boxes also with K divided where a cluster's rows are one block, in
-/// small models half rings; with a deferred norm those made for it. By model_us(), equal
-/// ones in the order of kTilings, but what suits a small model, or few tokens, first. Writes
-/// at most out.size(), returns how many there are.
+/// also boxes of 32, for 129 to 144 also those of 160, whose K four CTAs may divide; those by boxes
+/// also with K divided where a cluster's rows are one block, in small models half rings; with a
+/// deferred norm those made for it. By model_us(), equal ones in the order of kTilings, but what
+/// suits a small model, or few tokens, first. Writes at most out.size(), returns how many there
+/// are.
 std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept;
 
 /// Of two ranked lists, places.

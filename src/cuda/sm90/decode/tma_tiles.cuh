@@ -265,9 +265,10 @@ struct TokenColumn {
 // registers hold. No branch stands between them: a slice alone is a chain of exponential,
 // reciprocal and store, or of load and store, and few warps share a scheduler.
 template <class Cfg>
-inline constexpr int kTogether = Cfg::kTokens <= 32   ? 2
-                                 : Cfg::kTokens <= 96 ? Cfg::kTokens / kSliceTokens / 2
-                                                      : 4;
+inline constexpr int kTogether = Cfg::kTokens <= 32       ? 2
+                                 : Cfg::kTokens <= 96     ? Cfg::kTokens / kSliceTokens / 2
+                                 : Cfg::kTokens % 32 == 0 ? 4
+                                                          : 3;
 
 // Where a thread's results of a block go, and their biases, before its sums are there: of loads at
 // a launch's end each is 0.5 us.

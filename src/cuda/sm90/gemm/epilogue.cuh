@@ -11,12 +11,12 @@
 #include "cuda/sm90/gemm/params.hpp"
 #include "cuda/sm90/gemm/tile.cuh"
 #include "cuda/tile/activation.cuh"
+#include "cuda/tile/addends.cuh"
 #include "cuda/tile/pair.cuh"
 #include "math/gate.hpp"
 
 namespace sluice::cuda::sm90::gemm {
 
-using tile::load_pair;
 using tile::pack;
 using tile::Pair;
 using tile::unpack;
@@ -33,22 +33,26 @@ __device__ __forceinline__ int out_offset(int row, int chunk) {
   return box * (kOutRows * Cfg::kOutBoxCols * 2) + row * (Cfg::kOutBoxCols * 2) + swizzled * 16;
 }
 
-// Writes the out tile's 64 rows. `values(p, i)` gives the pair of columns
-// 8 p + 2 (lane % 4) of row 8 i + lane / 4 of the warp's 16.
+// Writes two chunks of the out tile's 64 rows from chunk `p` on. `values(p, i)` gives the pair of
+// columns 8 p + 2 (lane % 4) of row 8 i + lane / 4 of the warp's 16.
 template <class Cfg, class Values>
-__device__ __forceinline__ void store_rows(char* out, const Values& values) {
+__device__ __forceinline__ void store_chunks(char* out, int p, const Values& values) {
+  using Element = typename Cfg::Element;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x % 128 / 32;
   // stmatrix takes one row address a lane: matrices 0, 1 are rows 0-7, 8-15 of chunk p; 2, 3 of p
   // + 1.
   const int row = warp * 16 + (lane / 8 % 2) * 8 + lane % 8;
+  ptx::stmatrix_x4(out + out_offset<Cfg>(row, p + lane / 16), pack<Element>(values(p, 0)),
+                   pack<Element>(values(p, 1)), pack<Element>(values(p + 1, 0)),
+                   pack<Element>(values(p + 1, 1)));
+}
+
+// The same of all chunks.
+template <class Cfg, class Values>
+__device__ __forceinline__ void store_rows(char* out, const Values& values) {
 #pragma unroll
-  for (int p = 0; p < Cfg::kOutCols / 8; p += 2) {
-    using Element = typename Cfg::Element;
-    ptx::stmatrix_x4(out + out_offset<Cfg>(row, p + lane / 16), pack<Element>(values(p, 0)),
-                     pack<Element>(values(p, 1)), pack<Element>(values(p + 1, 0)),
-                     pack<Element>(values(p + 1, 1)));
-  }
+  for (int p = 0; p < Cfg::kOutCols / 8; p += 2) store_chunks<Cfg>(out, p, values);
 }
 
 // How a gated tile holds its sums: `turn` (one, two or four) chunks of eight columns of the paired
@@ -99,15 +103,27 @@ __device__ __forceinline__ void add_biases(const GemmParams& p, Tile tile,
   // A power of two: nothing is divided by what only the launch knows.
   const int turn = p.pair.groups_a_run;
   const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
+  // So many on their way together: each wait was a tenth of a short launch.
+  constexpr int kBatch = Cfg::kTileN / 8 / 2;
 #pragma unroll
-  for (int chunk = 0; chunk < Cfg::kTileN / 8; ++chunk) {
-    const bool up = ((chunk & turn) != 0) != (p.up_first != 0);
-    const int col = col0 + 4 * (chunk & -2 * turn) + 8 * (chunk & (turn - 1));
-    const Pair bias = load_pair<Element>(up ? p.bias1 : p.bias0, col, col < p.n, col + 1 < p.n);
+  for (int first = 0; first < Cfg::kTileN / 8; first += kBatch) {
+    std::uint32_t words[kBatch];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      d[4 * chunk + 2 * i] += bias.lo;
-      d[4 * chunk + 2 * i + 1] += bias.hi;
+    for (int c = 0; c < kBatch; ++c) {
+      const int chunk = first + c;
+      const bool up = ((chunk & turn) != 0) != (p.up_first != 0);
+      const int col = col0 + 4 * (chunk & -2 * turn) + 8 * (chunk & (turn - 1));
+      const auto* bias = static_cast<const std::uint32_t*>(up ? p.bias1 : p.bias0);
+      words[c] = col < p.n ? bias[col / 2] : 0;
+    }
+#pragma unroll
+    for (int c = 0; c < kBatch; ++c) {
+      const Pair bias = unpack<Element>(words[c]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        d[4 * (first + c) + 2 * i] += bias.lo;
+        d[4 * (first + c) + 2 * i + 1] += bias.hi;
+      }
     }
   }
 }
@@ -132,24 +148,16 @@ __device__ __forceinline__ Pair gated_pair(const PairOrder& order, const Gate& g
                     half_pair<Cfg>(order, true, d, c, i));
 }
 
-// y = d + bias + residual at (row, col), a place that may lie outside.
-template <class Cfg>
-__device__ __forceinline__ Pair plain_pair(const GemmParams& p, const float (&d)[Cfg::kTileN / 2],
-                                           int c, int i, int row, int col) {
-  using Element = typename Cfg::Element;
-  Pair v{d[4 * c + 2 * i], d[4 * c + 2 * i + 1]};
-  if (p.bias0 != nullptr) {
-    const Pair b = load_pair<Element>(p.bias0, col, col < p.n, col + 1 < p.n);
-    v.lo += b.lo;
-    v.hi += b.hi;
+// What linear adds to a thread's sums of rows `row` and eight below, from column `col` on.
+template <class Element, int kCount>
+__device__ __forceinline__ tile::Addends<Element, kCount> addends_of(const GemmParams& p, int row,
+                                                                     int col) {
+  tile::ResidualRows residual{p.residual.base != nullptr, {}};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (row + 8 * i < p.m) residual.at[i] = p.residual.base + (row + 8 * i) * p.residual.row_bytes;
   }
-  if (p.residual.base != nullptr && row < p.m) {
-    const char* line = p.residual.base + row * p.residual.row_bytes;
-    const Pair r = load_pair<Element>(line, col, col < p.n, col + 1 < p.n);
-    v.lo += r.lo;
-    v.hi += r.hi;
-  }
-  return typename Cfg::EpiloguePart{}(v);
+  return {p.bias0, residual, col, p.n};
 }
 
 // g (`up` false) or u, 64 rows.
@@ -283,11 +291,20 @@ __device__ __forceinline__ void add_grad_rows(const GemmParams& p, Tile tile, in
 template <class Cfg>
 __device__ __forceinline__ void plain_rows(const GemmParams& p, Tile tile, int m0, char* out,
                                            const float (&d)[Cfg::kTileN / 2]) {
-  const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
-  const int first_row = m0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-  store_rows<Cfg>(out, [&](int c, int i) {
-    return plain_pair<Cfg>(p, d, c, i, first_row + 8 * i, col0 + 8 * c);
-  });
+  constexpr int kBatch = Cfg::kTileN == 192 ? 6 : 8;  // what registers hold
+  const int col = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
+  const int row = m0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int first = 0; first < Cfg::kOutCols / 8; first += kBatch) {
+    const auto addends = addends_of<typename Cfg::Element, kBatch>(p, row, col + 8 * first);
+#pragma unroll
+    for (int chunk = first; chunk < first + kBatch; chunk += 2) {
+      store_chunks<Cfg>(out, chunk, [&](int c, int i) {
+        const int at = 4 * c + 2 * i;
+        return typename Cfg::EpiloguePart{}(addends.add({d[at], d[at + 1]}, c - first, i));
+      });
+    }
+  }
 }
 
 }  // namespace sluice::cuda::sm90::gemm

@@ -57,9 +57,11 @@ __device__ __forceinline__ void finish_pass(const Params& p, Tile tile, int row0
                     [&](int c, int i) { return half_pair<Cfg>(order, true, d, c, i); });
   } else {
     const int lane = threadIdx.x % 32;
-    const int col0 = tile.n * Cfg::kOutCols + lane % 4 * 2;
+    const auto addends = addends_of<typename Cfg::Element, Cfg::kOutCols / 8>(
+        gemm, row0 + lane / 4, tile.n * Cfg::kOutCols + lane % 4 * 2);
     write_rows<Cfg>(gemm, p.out, tile, row0, [&](int c, int i) {
-      return plain_pair<Cfg>(gemm, d, c, i, row0 + 8 * i + lane / 4, col0 + 8 * c);
+      const int at = 4 * c + 2 * i;
+      return typename Cfg::EpiloguePart{}(addends.add({d[at], d[at + 1]}, c, i));
     });
   }
 }

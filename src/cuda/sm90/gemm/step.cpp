@@ -52,7 +52,10 @@ GemmShape forward_shape(const Problem& p, const Device& device) {
   shape.x_pitch = pitch_of(p, input_of(p));
   shape.may_copy_x = may_copy(p, input_of(p));
   shape.w_pitch = pitch_of(p, weights);
-  if (!gate_up) return shape;
+  if (!gate_up) {
+    shape.long_epilogue = p.residual == Residual::kOperand;
+    return shape;
+  }
   const Layout w = operand_spec(p, weights).layout;
   if (w.block_rows < p.h) shape.block_groups = w.block_rows / kPairGroupRows;
   shape.turns = blocks_alternate(w);
@@ -86,6 +89,11 @@ Reason shape_refusal(const Problem& p) {
                            Operand::kG, Operand::kDg, Operand::kDx}) {
     if (!is_used(p, id)) continue;
     if (Reason reason = matrix_view_refusal(operand_spec(p, id)); !reason.empty()) return reason;
+  }
+  if (is_used(p, Operand::kResidual)) {  // read by words
+    if (Reason reason = stride_refusal(operand_spec(p, Operand::kResidual), 4); !reason.empty()) {
+      return reason;
+    }
   }
   if (!is_used(p, Operand::kWGate)) return {};
   const OperandSpec w_gate = operand_spec(p, Operand::kWGate);

@@ -185,7 +185,7 @@ struct GemmShape {
   std::int64_t block_groups = 0;
   bool turns = false;                  ///< those blocks take turns in one run of rows
   bool narrow_l2 = false;              ///< has_narrow_l2() of the device
-  bool long_epilogue = false;          ///< gelu_erf's
+  bool long_epilogue = false;          ///< gelu_erf's, or with a residual
   Pitch x_pitch = Pitch::kWholeLines;  ///< of the A operand
   Pitch w_pitch = Pitch::kWholeLines;  ///< of the weights
   bool may_copy_x = false;             ///< x's rows may be copied to a pitch of whole lines first
