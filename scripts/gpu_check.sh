@@ -162,6 +162,7 @@ results training_steps 90 --pass full --milliseconds 150
 results training 120
 results few_tokens 90 --milliseconds 100
 results few_tokens_models 240 --milliseconds 60 --baseline cublaslt_chain
+results residual 60 --milliseconds 60
 results prefill_models 90
 results prefill_layouts 60 --milliseconds 60
 results sm80 90 --variant cuda.sm80

@@ -59,7 +59,7 @@ __device__ __forceinline__ void gate_rows(const GemmParams& p, Tile tile, char* 
       }
     }
   }
-  tile::with_epilogue_gate(p.gate, [&](const Gate& gate) {
+  tile::with_gate(p.gate, math::is_plain(p.gate), [&](const Gate& gate) {
     stage_rows<Cfg>(out, row0, col0, [&](int i, int c, int r) {
       const float* g = d[i][2 * c] + 2 * r;
       const float* u = d[i][2 * c + 1] + 2 * r;

@@ -66,7 +66,7 @@ constexpr double kTilesLaunchUs = 4.5;
 constexpr double kTilesColumnUs = 3.2e-4;
 constexpr double kTilesBandwidth = 0.926;
 constexpr double kTilesFlopsPerUs = 4.18e6;  // of an SM
-constexpr double kTilesOfMoreRows = 1.07;    // above a tile's rows, at 74 shapes of 129 to 160
+constexpr double kTilesOfFewRows = 1.07;     // of two row tiles, the second nearly empty
 }  // namespace many
 // Of a chain whose launches are not of one kernel, both by boxes: they share no instructions in the
 // caches. Fitted: 0.5 to 0.9 us where models are small.
@@ -195,7 +195,8 @@ double tiles_us(const Shape& s) noexcept {
   const auto columns = static_cast<double>(s.down ? s.h : s.d);
   const double us = many::kTilesLaunchUs + columns * many::kTilesColumnUs +
                     gemm::longer_us(copies, products, many::kPower);
-  return s.m > gemm::kTileM ? us * many::kTilesOfMoreRows : us;
+  const bool nearly_empty = s.m > gemm::kTileM && s.m <= gemm::kTileM + 16;
+  return nearly_empty ? us * many::kTilesOfFewRows : us;
 }
 
 std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {

@@ -186,7 +186,8 @@ __device__ __forceinline__ void gate_rows(const GemmParams& p, char* out,
     if (order.up_first) return gated_rows<Cfg>({1, true}, silu, out, d);
     return gated_rows<Cfg>({1, false}, silu, out, d);
   }
-  tile::with_epilogue_gate(p.gate, [&](const Gate& gate) { gated_rows<Cfg>(order, gate, out, d); });
+  tile::with_gate(p.gate, math::is_plain(p.gate),
+                  [&](const Gate& gate) { gated_rows<Cfg>(order, gate, out, d); });
 }
 
 // From dh in d, and a piece of g and behind it of u in shared memory: dg and du in their places, h
