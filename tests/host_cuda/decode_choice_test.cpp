@@ -77,7 +77,8 @@ TEST(CudaSm90Decode, ServesUpTo160TokensOnHopper) {
   EXPECT_EQ(chosen("64x1000x8392:mlp", h200()).substr(0, 10), "cuda.sm90 ");
   EXPECT_EQ(chosen("64x3000x4096:mlp:norm", h200()).substr(0, 17), "cuda.sm90_decode ");
   EXPECT_EQ(chosen("41x4096x3000:down", h200()).substr(0, 10), "cuda.sm90 ");
-  EXPECT_EQ(reason_of("41x3000x4096:mlp", h200()), "");  // it can be asked for
+  EXPECT_EQ(chosen("141x2136x2880:mlp", with).substr(0, 10), "cuda.sm90 ");  // few, many tokens
+  EXPECT_EQ(reason_of("41x3000x4096:mlp", h200()), "");                      // it can be asked for
   const std::string why = explain(problem_of("41x3000x4096:mlp"), h200()).reason;
   EXPECT_NE(why.find("; not by cuda.sm90_decode: x: rows are 6000 bytes apart"), why.npos) << why;
   const std::string wide = explain(problem_of("116x9840x10288:mlp"), h200()).reason;

@@ -247,8 +247,10 @@ TEST(DecodeConfig, ModelOfManyTokensCountsCopiesAndProducts) {
     return 1.84 + std::pow(std::pow(copies, 4) + std::pow(products, 4), 0.25) + 2 * 1.5 * 0.29;
   };
   EXPECT_NEAR(cuda::sm90::decode::model_us(tiling, shape), us(1), 1e-9);
-  shape.whole_lines = false;
+  shape.pitch = cuda::sm90::gemm::Pitch::kWholeSectors;
   EXPECT_NEAR(cuda::sm90::decode::model_us(tiling, shape), us(1.63), 1e-9);
+  shape.pitch = cuda::sm90::gemm::Pitch::kSplitSectors;
+  EXPECT_NEAR(cuda::sm90::decode::model_us(tiling, shape), us(4), 1e-9);
   // Half of the bandwidth.
   Shape slow{160, 1024, 1024, true, kSmCount};
   slow.memory_bytes_per_second /= 2;
@@ -268,6 +270,8 @@ TEST(DecodeConfig, ModelOfManyTokensCountsCopiesAndProducts) {
     const double few_rows = m == 129 || m == 144 ? 1.07 : 1;  // of the second row tile
     EXPECT_NEAR(cuda::sm90::decode::tiles_us(slow), few_rows * tiles(m), 1e-9) << m;
   }
+  slow.pitch = cuda::sm90::gemm::Pitch::kSplitSectors;
+  EXPECT_NEAR(cuda::sm90::decode::tiles_us(slow), 1.15 * tiles(160), 1e-9);
 }
 
 // 32 rows of w_down in 64 slots leave half of the ring empty: less is under way than the latency of

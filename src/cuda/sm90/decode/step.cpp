@@ -68,7 +68,7 @@ Shape shape_of(const Problem& p, const Device& device) {
           .sm_count = device.sm_count,
           .boxes = box_refusal(p).empty(),
           .norm = p.norm.enabled,
-          .whole_lines = input_pitch(p) == sm90::gemm::Pitch::kWholeLines,
+          .pitch = input_pitch(p),
           .memory_bytes_per_second = device.memory_bytes_per_second > 0
                                          ? device.memory_bytes_per_second
                                          : Shape{}.memory_bytes_per_second};

@@ -56,7 +56,9 @@ constexpr double kPower = 4;  // of longer_us(), copies beside products
 constexpr double kLaunchUs = 1.84;
 constexpr double kBandwidth = 1.056;
 constexpr double kActivationBytesPerUs = 231e3;
-constexpr double kSplitLines = 1.63;  // of activations whose rows begin inside a line of L2
+// Of activations whose rows begin inside a line of L2, or a sector.
+constexpr double kSplitLines = 1.63;
+constexpr double kSplitSectors = 4;
 constexpr double kWgmmaUs = 0.0186;
 constexpr double kFinishUs = 0.29;
 constexpr double kExchangeUs = 0.22;
@@ -67,6 +69,7 @@ constexpr double kTilesColumnUs = 3.2e-4;
 constexpr double kTilesBandwidth = 0.926;
 constexpr double kTilesFlopsPerUs = 4.18e6;  // of an SM
 constexpr double kTilesOfFewRows = 1.07;     // of two row tiles, the second nearly empty
+constexpr double kTilesOfSplitSectors = 1.15;
 }  // namespace many
 // Of a chain whose launches are not of one kernel, both by boxes: they share no instructions in the
 // caches. Fitted: 0.5 to 0.9 us where models are small.
@@ -107,7 +110,9 @@ double memory_share(const Shape& s) {
 // stream_us() of many tokens and all of a launch: copies of weights and activations, or products.
 double many_us(const Tiling& t, const Shape& s, double rows, double columns) {
   const double blocks = ceil_div(rows, t.rows);
-  const double lines = s.whole_lines ? 1 : many::kSplitLines;
+  const double lines = s.pitch == gemm::Pitch::kWholeLines     ? 1
+                       : s.pitch == gemm::Pitch::kWholeSectors ? many::kSplitLines
+                                                               : many::kSplitSectors;
   const double activations = blocks * columns * static_cast<double>(s.m) * 2 * lines;
   const double copies = rows * columns * 2 / (many::kBandwidth * memory_share(s)) +
                         activations / many::kActivationBytesPerUs;
@@ -196,7 +201,8 @@ double tiles_us(const Shape& s) noexcept {
   const double us = many::kTilesLaunchUs + columns * many::kTilesColumnUs +
                     gemm::longer_us(copies, products, many::kPower);
   const bool nearly_empty = s.m > gemm::kTileM && s.m <= gemm::kTileM + 16;
-  return nearly_empty ? us * many::kTilesOfFewRows : us;
+  return us * (nearly_empty ? many::kTilesOfFewRows : 1) *
+         (s.pitch == gemm::Pitch::kSplitSectors ? many::kTilesOfSplitSectors : 1);
 }
 
 std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "cuda/sm90/decode/schedule.hpp"
+#include "cuda/sm90/gemm/table.hpp"
 #include "cuda/sm90/limits.hpp"
 
 namespace sluice::cuda::sm90::decode {
@@ -84,9 +85,9 @@ struct Shape {
   std::int64_t h = 0;
   bool down = true;  ///< else gate_up
   int sm_count = 0;
-  bool boxes = true;        ///< the weights, and with a deferred norm x, can come by boxes
-  bool norm = false;        ///< gate_up with a deferred norm
-  bool whole_lines = true;  ///< rows of x, or of h, begin at lines of L2
+  bool boxes = true;  ///< the weights, and with a deferred norm x, can come by boxes
+  bool norm = false;  ///< gate_up with a deferred norm
+  gemm::Pitch pitch = gemm::Pitch::kWholeLines;              ///< of x's rows, or of h's
   std::int64_t memory_bytes_per_second = 4'917'000'000'000;  ///< an H200's
 };
 

@@ -176,18 +176,22 @@ __device__ __forceinline__ void gated_rows(const PairOrder& order, const Gate& g
 }
 
 // The same by the launch's gate and order. Plain silu in turns of one chunk, which nearly every
-// launch is, has bodies without choices: 7 instructions an element where there were 11.
+// launch is, has bodies without choices: 7 instructions an element where there were 11. NOTE: a
+// short launch waits for its instructions, so plain gelu_tanh comes before the others.
 template <class Cfg>
 __device__ __forceinline__ void gate_rows(const GemmParams& p, char* out,
                                           const float (&d)[Cfg::kTileN / 2]) {
   const PairOrder order = pair_order(p);
-  if (order.turn == 1 && p.gate.activation == Activation::kSilu && math::is_plain(p.gate)) {
+  const bool plain = math::is_plain(p.gate);
+  if (plain && order.turn == 1 && p.gate.activation == Activation::kSilu) {
     const Gate silu = tile::plain_gate(Activation::kSilu);
     if (order.up_first) return gated_rows<Cfg>({1, true}, silu, out, d);
     return gated_rows<Cfg>({1, false}, silu, out, d);
   }
-  tile::with_gate(p.gate, math::is_plain(p.gate),
-                  [&](const Gate& gate) { gated_rows<Cfg>(order, gate, out, d); });
+  if (plain && p.gate.activation == Activation::kGeluTanh) {
+    return gated_rows<Cfg>(order, tile::plain_gate(Activation::kGeluTanh), out, d);
+  }
+  tile::with_gate(p.gate, plain, [&](const Gate& gate) { gated_rows<Cfg>(order, gate, out, d); });
 }
 
 // From dh in d, and a piece of g and behind it of u in shared memory: dg and du in their places, h
