@@ -286,9 +286,8 @@ Reason split_sectors(const Problem& p) {
 }  // namespace
 
 // Up to 96 tokens the stream of weights is ahead nearly everywhere. Then the tensor cores take as
-// long, and a share that is no whole number of blocks costs products. cuBLASLt's linear alone is
-// ahead of ours at two of three shapes; own tiles, and cuBLASLt's with a residual, which is a
-// launch more, take 1.1 of our time.
+// long, and a share that is no whole number of blocks costs products. Of linears own tiles, and
+// cuBLASLt's with a residual, which is a launch more, take 1.1 of the estimate.
 Reason decode_outrun(std::span<const Problem> steps, const Device& device) noexcept {
   constexpr std::int64_t kAheadTokens = 96;
   // At the power limit long launches take longer than the model says, 12 % at 1.4 GB. Half as much
@@ -299,10 +298,6 @@ Reason decode_outrun(std::span<const Problem> steps, const Device& device) noexc
   if (steps.front().m <= kAheadTokens) return {};
   const bool library =
       kCublasLt.supports(steps.back(), device).empty() && steps.back().residual == Residual::kNone;
-  if (!is_gate_up(steps.front()) && library) {
-    return refuse("a linear alone of more than %lld tokens is faster by cuBLASLt",
-                  ll{kAheadTokens});
-  }
   double own = 0;
   double tiles = 0;
   double bytes = 0;
