@@ -142,6 +142,7 @@ TEST_F(GpuDecode, EveryTilingAgainstTheOracle) {
        {"8x264x136:gate_up", "16x136x264:down", "30x72x104:mlp:fp16",
         "64x136x72:mlp:bias:bias_down:residual", "90x136x264:mlp:bias:bias_down:residual",
         "96x264x136:down:fp16", "97x264x136:mlp", "128x264x136:down:fp16",
+        "129x264x136:down:residual:bias_down", "144x264x136:gate_up:bias",
         "160x264x136:mlp:bias"}) {
     EXPECT_GT(verify_decode(text, true), 0);
   }

@@ -86,5 +86,21 @@ TEST(GpuGemm, ReadsACopyOfRowsThatSplitLines) {
   }
 }
 
+// Rows of a residual at any distance: words, halves of them, one row for all.
+TEST(GpuGemm, ReadsAResidualWhateverItsRows) {
+  if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
+  for (const std::string config :
+       {"down=pp128x128c1g16", "down=pp128x192c2g8", "down=co128x256c2g8", "down=sp128x128k2"}) {
+    for (const std::int64_t stride : {400, 402, 404, 416, 0}) {
+      harness::Case c = harness::parse_case("190x200x392:down:residual:bias_down").value();
+      c.problem.layout.residual.row_stride_bytes = stride;
+      const auto report =
+          harness::verify_case(c, gpu::rig(), {.variant = "cuda.sm90", .config = config.c_str()});
+      ASSERT_OK(report);
+      EXPECT_TRUE(report->passed()) << stride << " " << report->text();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice

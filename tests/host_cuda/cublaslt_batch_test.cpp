@@ -183,7 +183,8 @@ void expect_gate_up(const Placed& placed) {
 
 // The product's sums go to fp32 scratch; bias and residual are the launch behind it.
 TEST_F(CublasLtBatch, DownAddsAResidualToUnroundedSums) {
-  const Problem problem = gpu::problem_of("24x16x64:down:residual:bias_down:pad=8");
+  Problem problem = gpu::problem_of("24x16x64:down:residual:bias_down:pad=8");
+  problem.layout.residual.row_stride_bytes = 64;
   const Device device = gpu::h200_with_cublaslt();
   ASSERT_TRUE(kCublasLt.supports(problem, device).empty());
   KernelConfig config;
@@ -212,7 +213,7 @@ TEST_F(CublasLtBatch, DownAddsAResidualToUnroundedSums) {
   EXPECT_EQ(last_add.cols, 16);
   EXPECT_EQ(last_add.bias, operands.b_down);
   EXPECT_EQ(last_add.residual, operands.residual);
-  EXPECT_EQ(last_add.residual_stride, 24);
+  EXPECT_EQ(last_add.residual_stride, 32);
   EXPECT_EQ(last_add.y, operands.y);
   EXPECT_EQ(last_add.y_stride, 24);
 }

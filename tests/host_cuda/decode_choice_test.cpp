@@ -84,6 +84,13 @@ TEST(CudaSm90Decode, ServesUpTo160TokensOnHopper) {
   EXPECT_NE(why.find("; not by cuda.sm90_decode: x: rows are 6000 bytes apart"), why.npos) << why;
   const std::string wide = explain(problem_of("116x9840x10288:mlp"), h200()).reason;
   EXPECT_NE(wide.find("; not by cuda.sm90_decode: estimated at "), wide.npos) << wide;
+  // Nothing outruns it where tiles cannot serve.
+  for (const char* text : {"116x9840x10288:mlp", "41x3000x4096:mlp", "152x5376x8256:down"}) {
+    Problem p = problem_of(text);
+    EXPECT_EQ(plan(p, with)->variant_name(), std::string("cuda.sm90")) << text;
+    p.layout.y.row_stride_bytes = 2 * p.d + 2;
+    EXPECT_EQ(plan(p, with)->variant_name(), std::string("cuda.sm90_decode")) << text;
+  }
   // Blocks of three rows have no boxes.
   EXPECT_EQ(chosen("16x4096x14336:gate_up:interleaved3", h200()).substr(0, 17),
             "cuda.sm90_decode ");

@@ -129,6 +129,37 @@ TEST(CudaSm90, HasRoomForACopyOfXWhereItMakesOne) {
   EXPECT_EQ(bytes("161320x776x24592:gate_up", kGateUp), 0U);
 }
 
+// Rows of a residual that words do not begin; one row for all is read as it is.
+TEST(CudaSm90, CopiesAResidualThatItCannotReadByWords) {
+  const auto with_stride = [](const std::string& text, std::int64_t bytes) {
+    Problem p = problem_of(text);
+    p.layout.residual.row_stride_bytes = bytes;
+    return p;
+  };
+  const std::string text = "300x4096x14336:down:residual";
+  constexpr std::size_t kCopyBytes = std::size_t{300} * 4096 * 2;
+  for (const Device& device : {h200(), gpu::h200_with_cublaslt()}) {
+    for (const auto& [stride, bytes] : {std::pair<std::int64_t, std::size_t>{8192, 0U},
+                                        {8196, 0U},
+                                        {8194, kWorkspaceHeaderBytes + kCopyBytes},
+                                        {0, 0U}}) {
+      const auto made = plan(with_stride(text, stride), device, {.config = "down=pp128x128c1g16"});
+      ASSERT_TRUE(made) << made.error().message;
+      EXPECT_EQ(made->workspace_bytes, bytes) << stride;
+    }
+  }
+  const Explanation odd = explain(with_stride(text, 8194), h200());
+  EXPECT_EQ(plan(with_stride(text, 8194), h200())->variant_name(), std::string("cuda.sm90"));
+  ASSERT_FALSE(odd.steps.empty());
+  EXPECT_EQ(odd.steps[0].blocks.rfind("rows of the residual copied to whole lines", 0), 0U)
+      << odd.steps[0].blocks;
+  // Behind a copy of h.
+  EXPECT_EQ(plan(with_stride("1024x24592x776:down:residual", 2 * 24592 + 2), h200(),
+                 {.config = "down=pp128x192c2g8"})
+                ->workspace_bytes,
+            kWorkspaceHeaderBytes + std::size_t{1024} * (832 + 24640) * 2);
+}
+
 TEST(CudaSm90, EveryConfigIsOfferedOnceTheChoiceFirst) {
   // At 384 tokens, and one loop order more: a row of tiles after the other.
   const std::size_t gated =
@@ -451,6 +482,13 @@ TEST(Sm90CublasLt, RefusesAStepWithAReason) {
             "adds");
   EXPECT_EQ(step_of("96x64x96:mlp_grad:bf16/bf16/bf16/bf16:accumulate", with, "input_grad").kernel,
             kLibrary);
+  Problem repeated = problem_of("200x64x96:down:residual");
+  repeated.layout.residual.row_stride_bytes = 0;
+  EXPECT_EQ(explain(repeated, with).steps.at(0).passed_over,
+            "cuda.cublaslt: residual: rows are 0 bytes apart, wanted a multiple of 16 not below "
+            "their width");
+  EXPECT_EQ(why("16384x4104x8:down:residual", "down"),
+            "cuda.cublaslt: its sums in fp32 take 256 MiB, wanted at most 256");
   EXPECT_EQ(why("96x64x96:mlp_grad:recompute:interleaved1", "input_grad"),
             "cuda.cublaslt: w_gate: rows have several strides");
   const std::string forced = gpu::chosen("96x64x96:mlp_grad:recompute:interleaved1", with,

@@ -46,7 +46,7 @@ struct LtProduct {
   void* out = nullptr;
   std::int64_t out_stride_elems = 0;
   /// NOTE: of fp32 outputs alone. To a 16-bit output cuBLASLt was seen to add a product that it had
-  /// rounded before: 4.8 times the bound that one rounding has (docs/kernels/cublaslt.md).
+  /// rounded before: 4.8 to 68 times the bound that one rounding has.
   bool accumulate = false;
   const void* bias = nullptr;  ///< [n], or null
   int count = 1;

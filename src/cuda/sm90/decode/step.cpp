@@ -294,6 +294,9 @@ Reason decode_outrun(std::span<const Problem> steps, const Device& device) noexc
   // again spares two of three losses.
   constexpr double kLongerAByte = 1 / 8e9;
   constexpr double kOwnLinear = 1.1;  // of the estimate
+  for (const Problem& step : steps) {
+    if (!kSm90Gemm.supports(step, device).empty()) return {};  // no tiles
+  }
   if (Reason reason = split_sectors(steps.front()); !reason.empty()) return reason;
   if (steps.front().m <= kAheadTokens) return {};
   const bool library =

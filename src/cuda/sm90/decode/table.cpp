@@ -68,7 +68,8 @@ constexpr double kTilesLaunchUs = 4.5;
 constexpr double kTilesColumnUs = 3.2e-4;
 constexpr double kTilesBandwidth = 0.926;
 constexpr double kTilesFlopsPerUs = 4.18e6;  // of an SM
-constexpr double kTilesOfFewRows = 1.07;     // of two row tiles, the second nearly empty
+// By what that falls short at 129 to 144 tokens, and of rows that split sectors.
+constexpr double kTilesOfFewRows = 1.07;
 constexpr double kTilesOfSplitSectors = 1.15;
 }  // namespace many
 // Of a chain whose launches are not of one kernel, both by boxes: they share no instructions in the
@@ -200,8 +201,8 @@ double tiles_us(const Shape& s) noexcept {
   const auto columns = static_cast<double>(s.down ? s.h : s.d);
   const double us = many::kTilesLaunchUs + columns * many::kTilesColumnUs +
                     gemm::longer_us(copies, products, many::kPower);
-  const bool nearly_empty = s.m > gemm::kTileM && s.m <= gemm::kTileM + 16;
-  return us * (nearly_empty ? many::kTilesOfFewRows : 1) *
+  const bool few_rows = s.m > gemm::kTileM && s.m <= gemm::kTileM + 16;  // of the second row tile
+  return us * (few_rows ? many::kTilesOfFewRows : 1) *
          (s.pitch == gemm::Pitch::kSplitSectors ? many::kTilesOfSplitSectors : 1);
 }
 

@@ -262,8 +262,8 @@ struct TokenColumn {
 };
 
 // Slices that a thread finishes together: two, half of all, as many as a CTA of a pair has, or what
-// registers hold. No branch stands between them: a slice alone is a chain of exponential,
-// reciprocal and store, or of load and store, and few warps share a scheduler.
+// registers hold; of 18 slices three. No branch stands between them: a slice alone is a chain of
+// exponential, reciprocal and store, or of load and store, and few warps share a scheduler.
 template <class Cfg>
 inline constexpr int kTogether = Cfg::kTokens <= 32       ? 2
                                  : Cfg::kTokens <= 96     ? Cfg::kTokens / kSliceTokens / 2

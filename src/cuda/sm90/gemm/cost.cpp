@@ -140,9 +140,9 @@ double waves_us(const GemmShape& shape, const Tiling& t) {
   // An element's watts: beyond a TFLOP the clock falls with what a tile reads.
   constexpr double kPowerPs = 10.8;
   constexpr double kStartUs = 1.75;
-  constexpr double kEpilogueUs = 2.37;      // of 128 weight rows
-  constexpr double kLongEpilogueUs = 1.66;  // more of gelu_erf; a residual's is 1.5
-  constexpr double kPairsUs = 1.2;          // a launch of pairs that leaves SMs idle
+  constexpr double kEpilogueUs = 2.37;  // of 128 weight rows
+  constexpr double kLongEpilogueUs = 1.66;
+  constexpr double kPairsUs = 1.2;  // a launch of pairs that leaves SMs idle
   constexpr double kMemoryUs = 4.23;
   const Chip& chip = chip_of(shape);
   const std::int64_t row_tiles = ceil_div(shape.m, t.rows);

@@ -105,6 +105,7 @@ __device__ __forceinline__ void add_biases(const GemmParams& p, Tile tile,
   const int col0 = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
   // So many on their way together: each wait was a tenth of a short launch.
   constexpr int kBatch = Cfg::kTileN / 8 / 2;
+  static_assert(Cfg::kTileN / 8 % kBatch == 0);
 #pragma unroll
   for (int first = 0; first < Cfg::kTileN / 8; first += kBatch) {
     std::uint32_t words[kBatch];
@@ -292,11 +293,18 @@ __device__ __forceinline__ void add_grad_rows(const GemmParams& p, Tile tile, in
   }
 }
 
-// y = d + bias + residual for 64 rows.
+// 64 rows of y = d + bias + residual, or of dx, which are sums alone.
 template <class Cfg>
 __device__ __forceinline__ void plain_rows(const GemmParams& p, Tile tile, int m0, char* out,
                                            const float (&d)[Cfg::kTileN / 2]) {
+  using Part = typename Cfg::EpiloguePart;
+  if constexpr (Cfg::kKind != GemmKind::kDown) {
+    return store_rows<Cfg>(out, [&](int c, int i) {
+      return Part{}({d[4 * c + 2 * i], d[4 * c + 2 * i + 1]});
+    });
+  }
   constexpr int kBatch = Cfg::kTileN == 192 ? 6 : 8;  // what registers hold
+  static_assert(kBatch % 2 == 0 && Cfg::kOutCols / 8 % kBatch == 0);
   const int col = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
   const int row = m0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
@@ -306,7 +314,7 @@ __device__ __forceinline__ void plain_rows(const GemmParams& p, Tile tile, int m
     for (int chunk = first; chunk < first + kBatch; chunk += 2) {
       store_chunks<Cfg>(out, chunk, [&](int c, int i) {
         const int at = 4 * c + 2 * i;
-        return typename Cfg::EpiloguePart{}(addends.add({d[at], d[at + 1]}, c - first, i));
+        return Part{}(addends.add({d[at], d[at + 1]}, c - first, i));
       });
     }
   }

@@ -76,6 +76,12 @@ GemmShape shape_of(const Problem& p, const Device& device) {
   }
 }
 
+// A residual is read by words. Rows that split them are copied first.
+bool copies_residual(const Problem& p) {
+  return is_used(p, Operand::kResidual) &&
+         operand_spec(p, Operand::kResidual).layout.row_stride_bytes % 4 != 0;
+}
+
 // Sizes and strides that the copy engine cannot walk.
 Reason shape_refusal(const Problem& p) {
   // The kernels count rows, weight rows (2 H) and columns in 32 bits.
@@ -89,11 +95,6 @@ Reason shape_refusal(const Problem& p) {
                            Operand::kG, Operand::kDg, Operand::kDx}) {
     if (!is_used(p, id)) continue;
     if (Reason reason = matrix_view_refusal(operand_spec(p, id)); !reason.empty()) return reason;
-  }
-  if (is_used(p, Operand::kResidual)) {  // read by words
-    if (Reason reason = stride_refusal(operand_spec(p, Operand::kResidual), 4); !reason.empty()) {
-      return reason;
-    }
   }
   if (!is_used(p, Operand::kWGate)) return {};
   const OperandSpec w_gate = operand_spec(p, Operand::kWGate);
@@ -133,19 +134,24 @@ void name_config(const KernelConfig& config, std::span<char> out) noexcept {
   sm90::gemm::name_tiling(detail::config_as<Tiling>(config), out);
 }
 
+std::int64_t copy_bytes(const OperandSpec& spec) { return spec.rows * copy_stride(spec); }
+
 std::size_t scratch_bytes(const StepView& s) noexcept {
   const auto tiling = detail::config_as<Tiling>(s.config);
   const GemmShape shape = shape_of(s.problem, s.device);
   if (tiling.is_stream_k()) {
     return static_cast<std::size_t>(sm90::gemm::stream_k_partial_bytes(shape, tiling));
   }
-  if (!sm90::gemm::copies_x(shape, tiling)) return 0;
-  const OperandSpec x = operand_spec(s.problem, input_of(s.problem));
-  return static_cast<std::size_t>(x.rows * copy_stride(x));
+  std::int64_t bytes = 0;
+  if (sm90::gemm::copies_x(shape, tiling)) {
+    bytes += copy_bytes(operand_spec(s.problem, input_of(s.problem)));
+  }
+  if (copies_residual(s.problem)) bytes += copy_bytes(operand_spec(s.problem, Operand::kResidual));
+  return static_cast<std::size_t>(bytes);
 }
 
 // Of a forward GEMM. The pitch is asked first: most launches are done with that.
-bool copies(const Step& step, const Tiling& tiling) {
+bool copies_input(const Step& step, const Tiling& tiling) {
   return pitch_of(step.problem, input_of(step.problem)) != sm90::gemm::Pitch::kWholeLines &&
          sm90::gemm::copies_x(shape_of(step.problem, step.device), tiling);
 }
@@ -155,22 +161,35 @@ Status forward(const Step& step, const Tiling& tiling) {
                                         : sm90::gemm::down(step, tiling);
 }
 
-// The step with its x, or h, in scratch.
-Status forward_from_copy(const Step& step, const Tiling& tiling) {
-  const OperandSpec x = step.spec(input_of(step.problem));
-  const auto stride = static_cast<std::size_t>(copy_stride(x));
-  SLUICE_CUDA_TRY(cudaMemcpy2DAsync(
-      step.scratch, stride, step.pointer(x.id), static_cast<std::size_t>(x.layout.row_stride_bytes),
-      static_cast<std::size_t>(bytes_of(x.dtype, x.cols)), static_cast<std::size_t>(x.rows),
-      cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(step.stream)));
+// Copies an operand's rows to whole lines of `scratch`, and moves that behind them.
+template <class Pointer>
+Status copy_rows(const Step& step, Operand id, Layout& layout, Pointer& base, char*& scratch) {
+  const OperandSpec spec = step.spec(id);
+  const std::int64_t stride = copy_stride(spec);
+  SLUICE_CUDA_TRY(cudaMemcpy2DAsync(scratch, static_cast<std::size_t>(stride), step.pointer(id),
+                                    static_cast<std::size_t>(spec.layout.row_stride_bytes),
+                                    static_cast<std::size_t>(bytes_of(spec.dtype, spec.cols)),
+                                    static_cast<std::size_t>(spec.rows), cudaMemcpyDeviceToDevice,
+                                    static_cast<cudaStream_t>(step.stream)));
+  layout = Layout{.row_stride_bytes = stride};
+  base = scratch;
+  scratch += copy_bytes(spec);
+  return {};
+}
+
+// The step with its x or h, its residual or both in scratch.
+Status forward_from_copies(const Step& step, const Tiling& tiling) {
   Problem problem = step.problem;
   Operands operands = step.operands;
-  if (x.id == Operand::kX) {
-    problem.layout.x = Layout{.row_stride_bytes = copy_stride(x)};
-    operands.x = step.scratch;
-  } else {
-    problem.layout.h = Layout{.row_stride_bytes = copy_stride(x)};
-    operands.h = step.scratch;
+  char* scratch = static_cast<char*>(step.scratch);
+  if (copies_input(step, tiling)) {
+    SLUICE_TRY(problem.op == Op::kGateUp
+                   ? copy_rows(step, Operand::kX, problem.layout.x, operands.x, scratch)
+                   : copy_rows(step, Operand::kH, problem.layout.h, operands.h, scratch));
+  }
+  if (copies_residual(step.problem)) {
+    SLUICE_TRY(
+        copy_rows(step, Operand::kResidual, problem.layout.residual, operands.residual, scratch));
   }
   return forward({.kernel = step.kernel,
                   .problem = problem,
@@ -190,7 +209,9 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
       if (!sm90::pairs_in_reach(step)) return sm90::gate_up_out_of_reach(step);
       [[fallthrough]];
     case Op::kDown:
-      return copies(step, tiling) ? forward_from_copy(step, tiling) : forward(step, tiling);
+      return copies_input(step, tiling) || copies_residual(step.problem)
+                 ? forward_from_copies(step, tiling)
+                 : forward(step, tiling);
     case Op::kGateUpGrad:
       return sm90::gemm::gate_up_grad(step, tiling);
     case Op::kInputGrad:
@@ -235,8 +256,10 @@ std::string describe(const StepView& s) {
     std::snprintf(text + size, room, "%.2f waves on %d SMs",
                   static_cast<double>(tiles) / static_cast<double>(slots), s.device.sm_count);
   }
-  if (!sm90::gemm::copies_x(shape, t)) return text;
-  return std::string("rows of the input copied to whole lines of L2 first; ") + text;
+  std::string copied = sm90::gemm::copies_x(shape, t) ? "input" : "";
+  if (copies_residual(s.problem)) copied += copied.empty() ? "residual" : " and residual";
+  if (copied.empty()) return text;
+  return "rows of the " + copied + " copied to whole lines of L2 first; " + text;
 }
 
 }  // namespace
