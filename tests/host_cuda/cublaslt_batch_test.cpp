@@ -208,6 +208,7 @@ TEST_F(CublasLtBatch, DownAddsAResidualToUnroundedSums) {
   ASSERT_EQ(products.size(), 1U);
   EXPECT_EQ(products[0].out.base, address(256) + kCublasLtScratchBytes);
   EXPECT_EQ(products[0].out.stride, 16);
+  EXPECT_EQ(fake::counts().biases, 0);
   EXPECT_EQ(static_cast<const void*>(last_add.sums), products[0].out.base);
   EXPECT_EQ(last_add.rows, 24);
   EXPECT_EQ(last_add.cols, 16);

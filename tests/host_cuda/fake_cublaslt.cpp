@@ -22,6 +22,7 @@ struct State {
   std::atomic<int> most_heuristics{0};
   std::atomic<int> launches{0};
   std::atomic<int> foreign_products{0};
+  std::atomic<int> biases{0};
   std::atomic<int> last_rank{-1};
   std::atomic<int> offered{8};
   std::atomic<int> takes_ms{0};
@@ -75,6 +76,7 @@ void reset() noexcept {
   state.most_heuristics = 0;
   state.launches = 0;
   state.foreign_products = 0;
+  state.biases = 0;
   state.last_rank = -1;
   state.offered = 8;
   state.takes_ms = 0;
@@ -87,8 +89,8 @@ void reset() noexcept {
 }
 
 Counts counts() noexcept {
-  return {state.handles, state.heuristics, state.most_heuristics, state.launches,
-          state.foreign_products};
+  return {state.handles,  state.heuristics,       state.most_heuristics,
+          state.launches, state.foreign_products, state.biases};
 }
 
 std::vector<Product> products() { return kept(&State::products); }
@@ -130,8 +132,9 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t /*desc*/, st
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t /*desc*/,
-                                              cublasLtMatmulDescAttributes_t /*attribute*/,
+                                              cublasLtMatmulDescAttributes_t attribute,
                                               const void* /*value*/, std::size_t /*size*/) {
+  if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER) ++state.biases;
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -16,6 +16,7 @@ struct Counts {
   int most_heuristics;  ///< under way at once
   int products;
   int foreign_products;  ///< whose algorithm was another shape's, or whose handle nobody made
+  int biases;            ///< pointers to one, where the heuristic is asked and in products
 };
 
 /// A matrix of a product as its layout says, in elements.
