@@ -9,7 +9,7 @@
 
 #include "choice.hpp"
 #include "cuda/cublaslt/cublaslt.hpp"
-#include "cuda/cublaslt/gate.hpp"
+#include "cuda/cublaslt/sums.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "fake_cublaslt.hpp"
 #include "fake_devices.hpp"
@@ -130,6 +130,21 @@ TEST_F(CublasLtBatch, ItsProductsAreLaunchedAloneWhereTheStepIsNone) {
   EXPECT_EQ(fake::products().size(), 1U);
 }
 
+// The first config's launch of a step, its scratch at 256.
+void expect_launches(const Problem& problem, const Operands& operands) {
+  const Device device = gpu::h200_with_cublaslt();
+  ASSERT_TRUE(kCublasLt.supports(problem, device).empty());
+  KernelConfig config;
+  kCublasLt.configs(problem, device, {&config, 1});
+  const detail::Step step{.problem = problem,
+                          .operands = operands,
+                          .device = device,
+                          .config = config,
+                          .scratch = address(256)};
+  const Status status = kCublasLt.launch(step, nullptr);
+  ASSERT_TRUE(status) << status.error().message;
+}
+
 // gate_up of x[24, 16] and weights of 64 rows, 32 bytes each.
 struct Placed {
   const char* layout;
@@ -145,10 +160,6 @@ void expect_gate_up(const Placed& placed) {
   SCOPED_TRACE(std::string(placed.layout) + " " + std::to_string(placed.up_behind_gate_bytes));
   fake::reset();
   const Problem problem = gpu::problem_of(std::string("24x16x64:gate_up") + placed.layout);
-  const Device device = gpu::h200_with_cublaslt();
-  ASSERT_TRUE(kCublasLt.supports(problem, device).empty());
-  KernelConfig config;
-  kCublasLt.configs(problem, device, {&config, 1});
   Operands operands;
   char* const gate = address(std::int64_t{4} << 40);
   char* const up = gate + placed.up_behind_gate_bytes;
@@ -156,13 +167,7 @@ void expect_gate_up(const Placed& placed) {
   operands.w_gate = gate;
   operands.w_up = up;
   operands.h = address(128);
-  const detail::Step step{.problem = problem,
-                          .operands = operands,
-                          .device = device,
-                          .config = config,
-                          .scratch = address(256)};
-  const Status status = kCublasLt.launch(step, nullptr);
-  ASSERT_TRUE(status) << status.error().message;
+  ASSERT_NO_FATAL_FAILURE(expect_launches(problem, operands));
   EXPECT_EQ(last_gate.up_first, up < gate);
   EXPECT_EQ(last_gate.block, placed.block);
   EXPECT_EQ(static_cast<const void*>(last_gate.sums), address(256) + kCublasLtScratchBytes);
@@ -185,25 +190,15 @@ void expect_gate_up(const Placed& placed) {
 TEST_F(CublasLtBatch, DownAddsAResidualToUnroundedSums) {
   Problem problem = gpu::problem_of("24x16x64:down:residual:bias_down:pad=8");
   problem.layout.residual.row_stride_bytes = 64;
-  const Device device = gpu::h200_with_cublaslt();
-  ASSERT_TRUE(kCublasLt.supports(problem, device).empty());
-  KernelConfig config;
-  EXPECT_EQ(kCublasLt.scratch_bytes({problem, device, config}),
+  EXPECT_EQ(kCublasLt.scratch_bytes({problem, gpu::h200_with_cublaslt(), {}}),
             kCublasLtScratchBytes + 24 * 16 * 4);
-  kCublasLt.configs(problem, device, {&config, 1});
   Operands operands;
   operands.h = address(64);
   operands.w_down = address(128);
   operands.b_down = address(192);
   operands.residual = address(512);
   operands.y = address(1024);
-  const detail::Step step{.problem = problem,
-                          .operands = operands,
-                          .device = device,
-                          .config = config,
-                          .scratch = address(256)};
-  const Status status = kCublasLt.launch(step, nullptr);
-  ASSERT_TRUE(status) << status.error().message;
+  ASSERT_NO_FATAL_FAILURE(expect_launches(problem, operands));
   const auto products = fake::products();
   ASSERT_EQ(products.size(), 1U);
   EXPECT_EQ(products[0].out.base, address(256) + kCublasLtScratchBytes);

@@ -10,7 +10,7 @@
 
 #include "cuda/cublaslt/api.hpp"
 #include "cuda/cublaslt/cublaslt.hpp"
-#include "cuda/cublaslt/gate.hpp"
+#include "cuda/cublaslt/sums.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "cuda/refusals.hpp"
@@ -131,8 +131,8 @@ Reason gate_up_refusal(const Problem& p) {
   if (blocks_alternate(l)) all.layout.block_rows = 0;
   if (Reason reason = rows_refusal(all); !reason.empty()) return reason;
   if (l.block_rows == 0) return {};
-  if (p.h % l.block_rows != 0 || l.block_rows % kGateColumns != 0) {
-    return refuse("%s: no whole blocks of a multiple of %d rows", w.name, kGateColumns);
+  if (p.h % l.block_rows != 0 || l.block_rows % kSumColumns != 0) {
+    return refuse("%s: no whole blocks of a multiple of %d rows", w.name, kSumColumns);
   }
   return pair_view_refusal(w);
 }

@@ -297,26 +297,25 @@ __device__ __forceinline__ void add_grad_rows(const GemmParams& p, Tile tile, in
 template <class Cfg>
 __device__ __forceinline__ void plain_rows(const GemmParams& p, Tile tile, int m0, char* out,
                                            const float (&d)[Cfg::kTileN / 2]) {
+  const auto sums = [&](int c, int i) { return Pair{d[4 * c + 2 * i], d[4 * c + 2 * i + 1]}; };
   using Part = typename Cfg::EpiloguePart;
-  if constexpr (Cfg::kKind != GemmKind::kDown) {
-    return store_rows<Cfg>(out, [&](int c, int i) {
-      return Part{}({d[4 * c + 2 * i], d[4 * c + 2 * i + 1]});
-    });
-  }
-  constexpr int kBatch = Cfg::kTileN == 192 ? 6 : 8;  // what registers hold
-  static_assert(kBatch % 2 == 0 && Cfg::kOutCols / 8 % kBatch == 0);
-  const int col = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
-  const int row = m0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  if constexpr (Cfg::kKind == GemmKind::kDown) {
+    constexpr int kBatch = Cfg::kTileN == 192 ? 6 : 8;  // what registers hold
+    static_assert(kBatch % 2 == 0 && Cfg::kOutCols / 8 % kBatch == 0);
+    const int col = tile.n * Cfg::kOutCols + threadIdx.x % 4 * 2;
+    const int row = m0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
-  for (int first = 0; first < Cfg::kOutCols / 8; first += kBatch) {
-    const auto addends = addends_of<typename Cfg::Element, kBatch>(p, row, col + 8 * first);
+    for (int first = 0; first < Cfg::kOutCols / 8; first += kBatch) {
+      const auto addends = addends_of<typename Cfg::Element, kBatch>(p, row, col + 8 * first);
 #pragma unroll
-    for (int chunk = first; chunk < first + kBatch; chunk += 2) {
-      store_chunks<Cfg>(out, chunk, [&](int c, int i) {
-        const int at = 4 * c + 2 * i;
-        return Part{}(addends.add({d[at], d[at + 1]}, c - first, i));
-      });
+      for (int chunk = first; chunk < first + kBatch; chunk += 2) {
+        store_chunks<Cfg>(out, chunk, [&](int c, int i) {
+          return Part{}(addends.add(sums(c, i), c - first, i));
+        });
+      }
     }
+  } else {
+    store_rows<Cfg>(out, [&](int c, int i) { return Part{}(sums(c, i)); });
   }
 }
 

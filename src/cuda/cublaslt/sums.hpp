@@ -7,14 +7,14 @@
 namespace sluice::cuda {
 
 /// Columns that a thread reads at once: of H, and of a block, a multiple.
-inline constexpr int kGateColumns = 8;
+inline constexpr int kSumColumns = 8;
 
 /// h = act(g + b_gate) ⊙ (u + b_up), rounded once; g and u also stored, where they are saved.
 struct GateRowsParams {
   const float* sums = nullptr;  ///< [rows, 2 cols]: `block` columns of one half, then of the other
   std::int64_t rows = 0;
-  std::int64_t cols = 0;   ///< H, a multiple of kGateColumns
-  std::int64_t block = 0;  ///< a multiple of kGateColumns that divides H
+  std::int64_t cols = 0;   ///< H, a multiple of kSumColumns
+  std::int64_t block = 0;  ///< a multiple of kSumColumns that divides H
   bool up_first = false;
   bool plain_gate = false;
   Gate gate;
@@ -31,7 +31,7 @@ struct GateRowsParams {
 struct AddRowsParams {
   const float* sums = nullptr;  ///< [rows, cols]
   std::int64_t rows = 0;
-  std::int64_t cols = 0;       ///< D, a multiple of kGateColumns
+  std::int64_t cols = 0;       ///< D, a multiple of kSumColumns
   const void* bias = nullptr;  ///< [D] of y's type, or null
   const void* residual = nullptr;
   std::int64_t residual_stride = 0;  ///< elements from row to row

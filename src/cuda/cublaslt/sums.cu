@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "cuda/cublaslt/gate.hpp"
+#include "cuda/cublaslt/sums.hpp"
 #include "cuda/host/launch.hpp"
 #include "cuda/tile/activation.cuh"
 #include "cuda/tile/vector8.cuh"
@@ -27,13 +27,13 @@ __device__ __forceinline__ Vector8<Element> sums_at(const float* from, const voi
   if (bias == nullptr) return v;
   const Element* const add = static_cast<const Element*>(bias) + col;
 #pragma unroll
-  for (int i = 0; i < kGateColumns; ++i) v.at[i] += static_cast<float>(add[i]);
+  for (int i = 0; i < kSumColumns; ++i) v.at[i] += static_cast<float>(add[i]);
   return v;
 }
 
 template <class Element>
 __global__ void __launch_bounds__(kThreads) gate_rows(const __grid_constant__ GateRowsParams p) {
-  const std::int64_t col = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kGateColumns;
+  const std::int64_t col = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kSumColumns;
   if (col >= p.cols) return;
   const std::int64_t first = col / p.block * 2 * p.block + col % p.block;
   const std::int64_t gate_at = first + (p.up_first ? p.block : 0);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) gate_rows(const __grid_constant__ Ga
     Vector8<Element> h;
     tile::with_gate(p.gate, p.plain_gate, [&](const Gate& gate) {
 #pragma unroll
-      for (int i = 0; i < kGateColumns; ++i) h.at[i] = math::gate_mul(gate, g.at[i], u.at[i]);
+      for (int i = 0; i < kSumColumns; ++i) h.at[i] = math::gate_mul(gate, g.at[i], u.at[i]);
     });
     h.store(static_cast<Element*>(p.h) + row * p.h_stride + col);
     if (p.g == nullptr) continue;
@@ -56,45 +56,42 @@ __global__ void __launch_bounds__(kThreads) gate_rows(const __grid_constant__ Ga
 
 template <class Element>
 __global__ void __launch_bounds__(kThreads) add_rows(const __grid_constant__ AddRowsParams p) {
-  const std::int64_t col = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kGateColumns;
+  const std::int64_t col = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kSumColumns;
   if (col >= p.cols) return;
   for (std::int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {
     auto y = sums_at<Element>(p.sums + row * p.cols + col, p.bias, col);
     const auto r = Vector8<Element>::load(static_cast<const Element*>(p.residual) +
                                           row * p.residual_stride + col);
 #pragma unroll
-    for (int i = 0; i < kGateColumns; ++i) y.at[i] += r.at[i];
+    for (int i = 0; i < kSumColumns; ++i) y.at[i] += r.at[i];
     y.store(static_cast<Element*>(p.y) + row * p.y_stride + col);
   }
 }
 
 // A CTA for every 1,024 columns of a row.
-LaunchShape shape_of(std::int64_t rows, std::int64_t cols) {
+template <auto kBf16, auto kFp16, class Params>
+Status launch_rows(const Device& device, DType dtype, const Params& params,
+                   Stream stream) noexcept {
   constexpr std::int64_t kMostRows = 65535;
-  constexpr std::int64_t kCtaColumns = std::int64_t{kThreads} * kGateColumns;
+  constexpr std::int64_t kCtaColumns = std::int64_t{kThreads} * kSumColumns;
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>((cols + kCtaColumns - 1) / kCtaColumns),
-                    static_cast<unsigned>(std::min(rows, kMostRows)));
+  shape.grid = dim3(static_cast<unsigned>((params.cols + kCtaColumns - 1) / kCtaColumns),
+                    static_cast<unsigned>(std::min(params.rows, kMostRows)));
   shape.block = dim3(kThreads);
-  return shape;
+  return dtype == DType::kBF16 ? launch<kBf16>(device.ordinal, shape, stream, params)
+                               : launch<kFp16>(device.ordinal, shape, stream, params);
 }
 
 }  // namespace
 
 Status launch_gate_rows(const Device& device, DType dtype, const GateRowsParams& params,
                         Stream stream) noexcept {
-  const LaunchShape shape = shape_of(params.rows, params.cols);
-  return dtype == DType::kBF16
-             ? launch<&gate_rows<__nv_bfloat16>>(device.ordinal, shape, stream, params)
-             : launch<&gate_rows<__half>>(device.ordinal, shape, stream, params);
+  return launch_rows<&gate_rows<__nv_bfloat16>, &gate_rows<__half>>(device, dtype, params, stream);
 }
 
 Status launch_add_rows(const Device& device, DType dtype, const AddRowsParams& params,
                        Stream stream) noexcept {
-  const LaunchShape shape = shape_of(params.rows, params.cols);
-  return dtype == DType::kBF16
-             ? launch<&add_rows<__nv_bfloat16>>(device.ordinal, shape, stream, params)
-             : launch<&add_rows<__half>>(device.ordinal, shape, stream, params);
+  return launch_rows<&add_rows<__nv_bfloat16>, &add_rows<__half>>(device, dtype, params, stream);
 }
 
 }  // namespace sluice::cuda
