@@ -6,7 +6,7 @@
 
 namespace sluice::cuda {
 
-/// Columns that a thread reads at once: of H, and of a block, a multiple.
+/// Columns that a thread reads at once: H, D and a block are multiples.
 inline constexpr int kSumColumns = 8;
 
 /// h = act(g + b_gate) ⊙ (u + b_up), rounded once; g and u also stored, where they are saved.
