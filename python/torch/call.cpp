@@ -104,6 +104,17 @@ bool is_gate_up_weight(Operand id) {
   return layout == &L::w_gate_up || layout == &L::dw_gate_up;
 }
 
+// Whether rows of 16-bit elements begin inside the units of 16 bytes that tensor cores are fed by,
+// and a copy's would not.
+bool splits_units(const Bound& bound, const sluice_layout& layout) {
+  constexpr std::int64_t kUnit = 16;
+  if (bound.elem_bytes != 2 || bound.cols * bound.elem_bytes % kUnit != 0) return false;
+  const std::int64_t stride = layout.row_stride_bytes;
+  return reinterpret_cast<std::uintptr_t>(bound.data) % kUnit != 0 ||
+         (stride != SLUICE_CONTIGUOUS && stride % kUnit != 0) ||
+         layout.block_stride_bytes % kUnit != 0;
+}
+
 // What needs no stride gets none, so that equal problems are equal bytes.
 constexpr sluice_layout kContiguous = {SLUICE_CONTIGUOUS, 0, 0, 0, 0};
 
@@ -282,8 +293,13 @@ const Bound& Call::in(Operand id, const Tensor& tensor) {
   const char* why = "its layout";
   if (rows.obstacle == nullptr && take_layout(id, rows.layout)) {
     bound.data = const_cast<void*>(tensor.const_data_ptr());
-    if (!is_its_partner(bound)) return bound;
-    why = "one weight as gate and up";
+    if (is_its_partner(bound)) {
+      why = "one weight as gate and up";
+    } else if (place_.cuda && may_borrow(place_) && splits_units(bound, rows.layout)) {
+      why = "rows that begin inside 16 bytes";
+    } else {
+      return bound;
+    }
   }
   copy(bound, why);
   if (member == nullptr || take_layout(id, kContiguous)) return bound;

@@ -102,5 +102,48 @@ TEST(GpuGemm, ReadsAResidualWhateverItsRows) {
   }
 }
 
+// Rows of an input or output at any distance: whole units, less, one row for all. Behind them what
+// launch() makes of its scratch beside the copies.
+TEST(GpuGemm, TakesRowsWhereverTheyBegin) {
+  if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
+  struct Asked {
+    const char* text;
+    const char* variant;
+    const char* config;
+  };
+  const Asked all[] = {{"190x200x392:gate_up:bias", "cuda.sm90", "gate_up=pp128x128c1g16"},
+                       {"190x200x392:gate_up:save", "cuda.sm90", "gate_up=pp128x192c2g8"},
+                       {"190x712x392:gate_up", "cuda.sm90", "gate_up=sk192x224c1g16"},
+                       {"190x200x392:down:residual:bias_down", "cuda.sm90", "down=co128x256c2g8"},
+                       {"190x200x392:down:residual", "cuda.sm90", "down=sp128x128k2"},
+                       {"190x200x392:down:fp16", "cuda.sm90", "down=pp128x128c1g16"},
+                       {"130x200x392:mlp:residual", "cuda.sm90_decode", ""},
+                       {"70x200x392:mlp", "cuda.sm90_decode", ""},
+                       {"40x200x392:gate_up", "cuda.sm90_decode", ""},
+                       {"7x200x392:gate_up:interleaved3", "cuda.sm90_decode", ""},
+                       {"7x200x392:mlp:bias", "cuda.sm90_decode", ""},
+                       {"70x200x392:down:residual", "cuda.sm90_decode", ""}};
+  for (const auto& [text, variant, config] : all) {
+    for (const std::int64_t more : {0, 2, 8, 16, 32, -1}) {
+      harness::Case c = harness::parse_case(text).value();
+      const auto move = [&](Layout& layout, std::int64_t cols, DType dtype) {
+        layout.row_stride_bytes = bytes_of(dtype, cols) + more * size_bytes(dtype) / 2;
+      };
+      Problem& p = c.problem;
+      Layout& input = p.op == Op::kDown ? p.layout.h : p.layout.x;
+      if (more >= 0) {
+        move(input, p.op == Op::kDown ? p.h : p.d, p.x_dtype);
+        p.op == Op::kGateUp ? move(p.layout.h, p.h, p.x_dtype) : move(p.layout.y, p.d, p.y_dtype);
+      } else {
+        input.row_stride_bytes = 0;
+      }
+      const auto report =
+          harness::verify_case(c, gpu::rig(), {.variant = variant, .config = config});
+      ASSERT_OK(report);
+      EXPECT_TRUE(report->passed()) << text << " " << more << " " << report->text();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -129,6 +129,62 @@ TEST(CudaSm90, HasRoomForACopyOfXWhereItMakesOne) {
   EXPECT_EQ(bytes("161320x776x24592:gate_up", kGateUp), 0U);
 }
 
+// Rows whose distance no tensor map takes: an odd one, none.
+TEST(CudaSm90, CopiesRowsThatNoTensorMapWalks) {
+  struct Asked {
+    const char* text;
+    Layout Layouts::*layout;
+    std::int64_t cols;
+    bool output;
+  };
+  const Asked all[] = {{"300x4096x14336:gate_up", &Layouts::x, 4096, false},
+                       {"300x4096x14336:down", &Layouts::h, 14336, false},
+                       {"300x4096x14336:gate_up", &Layouts::h, 14336, true},
+                       {"300x4096x14336:down", &Layouts::y, 4096, true}};
+  for (const auto& [text, layout, cols, output] : all) {
+    for (const std::int64_t stride : {2 * cols + 2, 2 * cols + 8, std::int64_t{0}}) {
+      if (output && stride == 0) continue;
+      Problem p = problem_of(text);
+      (p.layout.*layout).row_stride_bytes = stride;
+      EXPECT_EQ(plan(p, h200())->variant_name(), std::string("cuda.sm90")) << text << stride;
+      const std::string tiling = to_string(p.op) + std::string("=pp128x128c1g16");
+      const Options options{.variant = "cuda.sm90", .config = tiling.c_str()};
+      EXPECT_EQ(plan(p, h200(), options)->workspace_bytes,
+                kWorkspaceHeaderBytes + static_cast<std::size_t>(300 * 2 * cols))
+          << text << stride;
+      const std::string said = explain(p, h200(), options).steps.at(0).blocks;
+      EXPECT_NE(said.find(output ? "; rows of the output copied last"
+                                 : "rows of the input copied to whole lines of L2 first; "),
+                std::string::npos)
+          << said;
+    }
+  }
+  // Beside partial sums; one row needs none; the first that is too long for a copy.
+  Problem cut = problem_of("144x3584x18944:gate_up");
+  const Options stream_k{.variant = "cuda.sm90", .config = "gate_up=sk192x224c1g16"};
+  const std::size_t partials = plan(cut, h200(), stream_k)->workspace_bytes;
+  EXPECT_GT(partials, 0U);
+  cut.layout.x.row_stride_bytes = 7170;
+  EXPECT_EQ(plan(cut, h200(), stream_k)->workspace_bytes, partials + std::size_t{144} * 7168);
+  Problem one = problem_of("1x4096x14336:gate_up");
+  one.layout.x.row_stride_bytes = 8194;
+  EXPECT_EQ(plan(one, h200())->workspace_bytes, 0U);
+  Problem large = problem_of("32769x4096x576:gate_up");
+  large.layout.x.row_stride_bytes = 8194;
+  EXPECT_EQ(plan(large, h200())->variant_name(), std::string("cuda.simt"));
+  large.m = 32768;
+  EXPECT_EQ(plan(large, h200())->variant_name(), std::string("cuda.sm90"));
+  // By the decode kernel.
+  for (const int m : {4, 16, 64, 160}) {
+    Problem few = problem_of("4x4096x2048:gate_up");
+    few.m = m;
+    few.layout.x.row_stride_bytes = 8200;
+    const auto made = plan(few, h200());
+    EXPECT_EQ(made->variant_name(), std::string("cuda.sm90_decode")) << m;
+    EXPECT_EQ(made->workspace_bytes, kWorkspaceHeaderBytes + static_cast<std::size_t>(m) * 8192);
+  }
+}
+
 // Rows of a residual that words do not begin; one row for all is read as it is.
 TEST(CudaSm90, CopiesAResidualThatItCannotReadByWords) {
   const auto with_stride = [](const std::string& text, std::int64_t bytes) {
@@ -248,7 +304,7 @@ TEST(CudaSm90, SaysWhyItRefuses) {
       {"64x64x96:gate_up:save:interleaved8", "g: rows or columns in blocks"},
       {"64x60x96:gate_up", "d is 60 and h 96, wanted multiples of 8"},
       {"64x64x100:down", "d is 64 and h 100, wanted multiples of 8"},
-      {"64x64x96:gate_up:pad=3", "x: row_stride of 134 bytes is no multiple of 16"},
+      {"64x64x96:gate_up:pad=3", "w_gate: row_stride of 134 bytes is no multiple of 16"},
       {"64x64x96:gate_up:interleaved3", "blocks of 3 rows neither divide 8"},
   };
   for (const auto& [text, reason] : cases) {
@@ -416,7 +472,7 @@ TEST(Sm90CublasLt, IsTheChoiceOfLongerProductsOnAnH100) {
 TEST(Sm90CublasLt, ComputesGateUpOfFewTiles) {
   const Device h100 = gpu::h100_with_cublaslt();
   for (const char* text :
-       {"158x13128x3688:gate_up:concat", "836x8080x5384:gate_up:save:bias",
+       {"161x13128x3688:gate_up:concat", "836x8080x5384:gate_up:save:bias",
         "468x9376x848:gate_up:fp16:interleaved8+up_first", "300x16384x53248:gate_up"}) {
     EXPECT_EQ(steps_of(text, h100), "gate_up:cuda.cublaslt") << text;
     EXPECT_EQ(gpu::chosen(text, h100), "cuda.sm90 gate_up=lt0") << text;

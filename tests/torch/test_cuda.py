@@ -240,6 +240,31 @@ class Cuda(unittest.TestCase):
             peak(function)  # workspaces of cuBLAS
         self.assertLess(peak(ops.mlp), peak(eager))
 
+    def test_operands_that_begin_inside_16_bytes_are_copied(self) -> None:
+        weights = Weights(256, 512, torch.bfloat16)
+        aligned = [t for t in on_gpu(weights) if t is not None]
+
+        def moved(t: torch.Tensor, before: int, after: int) -> torch.Tensor:
+            wide = t.new_full((*t.shape[:-1], t.shape[-1] + before + after), float("nan"))
+            out = wide[..., before : before + t.shape[-1]]
+            return out.copy_(t).requires_grad_()
+
+        for m in (4, 128, 300):
+            x = weights.x(m).cuda()
+            inputs = [t.clone().requires_grad_() for t in (x, *aligned)]
+            y = ops.mlp(*inputs)
+            dy = torch.randn_like(y)
+            y.backward(dy)
+            for before, after in ((1, 0), (0, 3), (4, 4)):
+                with self.subTest(m=m, before=before, after=after):
+                    odd = [moved(t, before, after) for t in (x, *aligned)]
+                    leaves = [t.detach().requires_grad_() for t in odd]
+                    got = ops.mlp(*leaves)
+                    self.assertTrue(torch.equal(got, y))  # by the same kernels
+                    got.backward(dy)
+                    for leaf, expected in zip(leaves, inputs):
+                        self.assertTrue(torch.equal(leaf.grad, expected.grad))
+
     def test_operands_on_two_devices_are_refused(self) -> None:
         weights = Weights(64, 96, torch.bfloat16)
         w_gate, w_up, w_down, *_ = on_gpu(weights)

@@ -111,6 +111,9 @@ std::optional<double> lt_algorithm_us(const LtProduct& p, const LtAttributes& al
   constexpr int kStepK = 64;
   constexpr double kFilledByClusters = 0.97;  // of more than two: GPCs of odd sizes
   constexpr std::uint32_t kFirstCooperative = 4;
+  // Of so many rows and columns only two stages fit an SM, which do not hide L2: 1.5 to 1.66.
+  constexpr int kShallowSides = 545;
+  constexpr double kShallow = 1.5;
   const Constants& c = constants_of(gpu);
 
   const Sides tile = entry(kTiles, algorithm.tile);
@@ -135,7 +138,9 @@ std::optional<double> lt_algorithm_us(const LtProduct& p, const LtAttributes& al
   const double load_ps =
       loads * c.load_ps * (p.k % kStepK == 0 ? 1 : c.ragged_loads) * std::pow(busy, c.load_busy);
   const double steps = round_up(k / split, kStepK);
-  const double tile_us = std::max(elems * kElementPs, load_ps) * steps * 1e-6 + c.start_us;
+  const double shallow = tile.n + tile.m > kShallowSides ? kShallow : 1;
+  const double tile_us =
+      shallow * std::max(elems * kElementPs, load_ps) * steps * 1e-6 + c.start_us;
   const double epilogue =
       elems / (128 * 128) * c.epilogue_us * (p.out_dtype == DType::kF32 ? c.fp32_epilogue : 1);
   // Pingpong: one tile's epilogue overlaps with the next tile.

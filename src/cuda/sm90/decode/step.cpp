@@ -9,6 +9,7 @@
 #include "cuda/kernel_rows.hpp"
 #include "cuda/operands.hpp"
 #include "cuda/refusals.hpp"
+#include "cuda/sm90/copied_rows.hpp"
 #include "cuda/sm90/decode/params.hpp"
 #include "cuda/sm90/decode/schedule.hpp"
 #include "cuda/sm90/gemm/table.hpp"
@@ -52,13 +53,9 @@ Reason box_refusal(const Problem& p) {
                        : matrix_view_refusal(operand_spec(p, Operand::kWDown));
 }
 
-OperandSpec input_of(const Problem& p) {
-  return operand_spec(p, is_gate_up(p) ? Operand::kX : Operand::kH);
-}
+Operand input_of(const Problem& p) { return is_gate_up(p) ? Operand::kX : Operand::kH; }
 
-sm90::gemm::Pitch input_pitch(const Problem& p) {
-  return sm90::gemm::pitch_of(input_of(p).layout.row_stride_bytes);
-}
+OperandSpec input_spec(const Problem& p) { return operand_spec(p, input_of(p)); }
 
 Shape shape_of(const Problem& p, const Device& device) {
   return {.m = p.m,
@@ -68,7 +65,8 @@ Shape shape_of(const Problem& p, const Device& device) {
           .sm_count = device.sm_count,
           .boxes = box_refusal(p).empty(),
           .norm = p.norm.enabled,
-          .pitch = input_pitch(p),
+          .pitch = sm90::gemm::pitch_of(input_spec(p).layout.row_stride_bytes),
+          .copy_input = sm90::copy_of(input_spec(p)),
           .memory_bytes_per_second = device.memory_bytes_per_second > 0
                                          ? device.memory_bytes_per_second
                                          : Shape{}.memory_bytes_per_second};
@@ -97,8 +95,8 @@ Reason deferral_refusal(const Problem& p) {
 
 Reason shape_refusal(const Problem& p) {
   // Weights and activations move by bulk copies of rows, and the norm reads its rows by 16 bytes.
-  for (const Operand id : {Operand::kX, Operand::kXResidual, Operand::kXSum, Operand::kWGate,
-                           Operand::kWUp, Operand::kWDown}) {
+  for (const Operand id :
+       {Operand::kXResidual, Operand::kXSum, Operand::kWGate, Operand::kWUp, Operand::kWDown}) {
     if (!is_used(p, id)) continue;
     if (Reason reason = stride_refusal(operand_spec(p, id)); !reason.empty()) return reason;
   }
@@ -106,7 +104,7 @@ Reason shape_refusal(const Problem& p) {
     if (Reason reason = box_refusal(p); !reason.empty()) return reason;
   }
   if (p.norm.enabled) return deferral_refusal(p);
-  return matrix_view_refusal(input_of(p));
+  return sm90::copied_view_refusal(input_spec(p));
 }
 
 Reason supports(const Problem& p, const Device& device) noexcept {
@@ -218,12 +216,27 @@ class Launcher {
   Params params_{};
 };
 
-Status launch(const Step& step, const Step* next) noexcept {
+bool copies_input(const Problem& p, const Device& device) {
+  return !sm90::lies_in_whole_lines(input_spec(p)) &&
+         sm90::decode::copies_input(shape_of(p, device));
+}
+
+Status launch_as_it_lies(const Step& step, const Step* next) {
   Launcher launcher(step);
   return is_gate_up(step.problem) ? launcher.gate_up(next) : launcher.down();
 }
 
+Status launch(const Step& step, const Step* next) noexcept {
+  if (!copies_input(step.problem, step.device)) return launch_as_it_lies(step, next);
+  sm90::CopiedRows copied(step);
+  SLUICE_TRY(copied.copy(input_of(step.problem)));
+  return launch_as_it_lies(copied.step(), next);
+}
+
 std::size_t scratch_bytes(const StepView& s) noexcept {
+  if (copies_input(s.problem, s.device)) {
+    return static_cast<std::size_t>(sm90::copy_bytes(input_spec(s.problem)));
+  }
   return sm90::out_of_reach_bytes(s.problem);
 }
 
@@ -243,6 +256,9 @@ std::string describe(const StepView& s) {
       shares.units.part(0).size() * sm90::decode::unit_size(t.boxes, !down) * (down ? 1 : 2),
       shares.blocks, t.rows, t.depth, t.stages,
       t.boxes ? "TMA tiles and wgmma" : "bulk copies of rows and mma.sync");
+  if (copies_input(s.problem, s.device)) {
+    return std::string("rows of the input copied to whole lines of L2 first; ") + text;
+  }
   return std::string(text) +
          (s.problem.norm.enabled ? "; the norm's scale comes after the sums" : "");
 }
@@ -267,24 +283,6 @@ Reason deferred_norm_yields(const Problem& p, const Device& device) noexcept {
                 6 * ll{p.d} * ll{p.h} / 1'000'000);
 }
 
-namespace {
-
-// Each CTA reads all activations. From L2, rows of 128 bytes that begin inside a sector take more
-// than twice as long, which memory does not hide for many tokens: tiles take up to 40 % less, but
-// where weights are few.
-Reason split_sectors(const Problem& p) {
-  constexpr std::int64_t kMostTokens = 40;
-  constexpr std::int64_t kFewWeights = std::int64_t{8} << 20;
-  if (p.m <= kMostTokens || p.d * p.h <= kFewWeights) return {};
-  if (input_pitch(p) != sm90::gemm::Pitch::kSplitSectors) return {};
-  const OperandSpec x = input_of(p);
-  return refuse(
-      "%s: rows are %lld bytes apart, no multiple of 32: slower for more than %lld tokens", x.name,
-      ll{x.layout.row_stride_bytes}, ll{kMostTokens});
-}
-
-}  // namespace
-
 // Up to 96 tokens the stream of weights is ahead nearly everywhere. Then the tensor cores take as
 // long, and a share that is no whole number of blocks costs products. Of linears own tiles, and
 // cuBLASLt's with a residual, which is a launch more, take 1.1 of the estimate.
@@ -294,10 +292,6 @@ Reason decode_outrun(std::span<const Problem> steps, const Device& device) noexc
   // again spares two of three losses.
   constexpr double kLongerAByte = 1 / 8e9;
   constexpr double kOwnLinear = 1.1;  // of the estimate
-  for (const Problem& step : steps) {
-    if (!kSm90Gemm.supports(step, device).empty()) return {};  // no tiles
-  }
-  if (Reason reason = split_sectors(steps.front()); !reason.empty()) return reason;
   if (steps.front().m <= kAheadTokens) return {};
   const bool library =
       kCublasLt.supports(steps.back(), device).empty() && steps.back().residual == Residual::kNone;

@@ -58,7 +58,7 @@ constexpr double kBandwidth = 1.056;
 constexpr double kActivationBytesPerUs = 231e3;
 // Of activations whose rows begin inside a line of L2, or a sector.
 constexpr double kSplitLines = 1.63;
-constexpr double kSplitSectors = 4;
+constexpr double kSplitSectors = 4;  // too long for a copy
 constexpr double kWgmmaUs = 0.0186;
 constexpr double kFinishUs = 0.29;
 constexpr double kExchangeUs = 0.22;
@@ -72,6 +72,12 @@ constexpr double kTilesFlopsPerUs = 4.18e6;  // of an SM
 constexpr double kTilesOfFewRows = 1.07;
 constexpr double kTilesOfSplitSectors = 1.15;
 }  // namespace many
+// Each CTA reads all activations. Rows that begin inside sectors take several times as long from L2
+// and are copied first beyond so many tokens: 1.02 to 1.07 at 24, 1.1 to 1.7 at 64 to 160, where
+// the copy is ahead of tiles too but in the largest layers. Rows of whole sectors inside lines are
+// not: 0.92 to 1.03.
+constexpr std::int64_t kCopyTokens = 16;
+constexpr double kCopyUs = 2;
 // Of a chain whose launches are not of one kernel, both by boxes: they share no instructions in the
 // caches. Fitted: 0.5 to 0.9 us where models are small.
 constexpr double kTwoKernelsUs = 0.8;
@@ -111,7 +117,8 @@ double memory_share(const Shape& s) {
 // stream_us() of many tokens and all of a launch: copies of weights and activations, or products.
 double many_us(const Tiling& t, const Shape& s, double rows, double columns) {
   const double blocks = ceil_div(rows, t.rows);
-  const double lines = s.pitch == gemm::Pitch::kWholeLines     ? 1
+  const bool whole = s.pitch == gemm::Pitch::kWholeLines || copies_input(s);
+  const double lines = whole                                   ? 1
                        : s.pitch == gemm::Pitch::kWholeSectors ? many::kSplitLines
                                                                : many::kSplitSectors;
   const double activations = blocks * columns * static_cast<double>(s.m) * 2 * lines;
@@ -122,7 +129,8 @@ double many_us(const Tiling& t, const Shape& s, double rows, double columns) {
                           tokens * many::kWgmmaUs;
   const double finish = t.rows > 64 ? blocks * tokens * many::kFinishUs : 0;
   const double exchange = t.split == 1 ? 0 : t.split * many::kExchangeUs;
-  return many::kLaunchUs + gemm::longer_us(copies, products, many::kPower) + finish + exchange;
+  return many::kLaunchUs + (copies_input(s) ? kCopyUs : 0) +
+         gemm::longer_us(copies, products, many::kPower) + finish + exchange;
 }
 
 // Units of the launch.
@@ -184,6 +192,11 @@ bool leads(const Tiling& t, const Shape& s) {
 }
 
 }  // namespace
+
+bool copies_input(const Shape& s) noexcept {
+  if (s.copy_input != gemm::CopyInput::kMay) return s.copy_input == gemm::CopyInput::kMust;
+  return !s.norm && s.m > kCopyTokens && s.pitch == gemm::Pitch::kSplitSectors;
+}
 
 double model_us(const Tiling& t, const Shape& s) noexcept {
   const double rows = largest_share(t, s);

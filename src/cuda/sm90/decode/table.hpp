@@ -87,9 +87,13 @@ struct Shape {
   int sm_count = 0;
   bool boxes = true;  ///< the weights, and with a deferred norm x, can come by boxes
   bool norm = false;  ///< gate_up with a deferred norm
-  gemm::Pitch pitch = gemm::Pitch::kWholeLines;              ///< of x's rows, or of h's
+  gemm::Pitch pitch = gemm::Pitch::kWholeLines;  ///< of x's rows, or of h's
+  gemm::CopyInput copy_input = gemm::CopyInput::kNever;
   std::int64_t memory_bytes_per_second = 4'917'000'000'000;  ///< an H200's
 };
+
+/// Whether the launch is behind one that copies its input.
+[[nodiscard]] bool copies_input(const Shape& shape) noexcept;
 
 /// Microseconds that an SM of an H200 needs for its share, by the bytes it takes in: the model that
 /// ranks tilings, no prediction. For more than 64 tokens the time of a launch with an H200's tensor

@@ -228,7 +228,7 @@ double tiling_us(const GemmShape& shape, const Tiling& t) {
 
 double with_copy_us(GemmShape shape, const Tiling& t) {
   constexpr double kCopyUs = 4;
-  constexpr double kOfMemory = 0.55;  // of its rate: what cudaMemcpy2DAsync reaches on such rows
+  constexpr double kOfMemory = 0.55;  // of its rate
   const double bytes = 4 * static_cast<double>(shape.m) * static_cast<double>(shape.k);
   shape.x_pitch = Pitch::kWholeLines;
   return tiling_us(shape, t) + kCopyUs +
@@ -247,8 +247,10 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
 }
 
 bool copies_x(const GemmShape& shape, const Tiling& t) noexcept {
+  if (shape.copy_x == CopyInput::kMust) return true;
   // Of one row any stride will do.
-  if (shape.m <= 1 || !shape.may_copy_x || shape.x_pitch == Pitch::kWholeLines || t.is_stream_k()) {
+  if (shape.m <= 1 || shape.copy_x == CopyInput::kNever || t.is_stream_k() ||
+      shape.x_pitch == Pitch::kWholeLines) {
     return false;
   }
   constexpr double kWorthwhile = 0.97;  // of the time: copies take scratch

@@ -6,10 +6,10 @@
 #include <array>
 #include <cstdio>
 
-#include "cuda/host/status.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "cuda/refusals.hpp"
+#include "cuda/sm90/copied_rows.hpp"
 #include "cuda/sm90/gemm/products.hpp"
 #include "cuda/sm90/out_of_reach.hpp"
 #include "cuda/sm90/refusals.hpp"
@@ -30,17 +30,16 @@ sm90::gemm::Pitch pitch_of(const Problem& p, Operand id) {
   return sm90::gemm::pitch_of(operand_spec(p, id).layout.row_stride_bytes);
 }
 
+bool is_forward(const Problem& p) { return p.op == Op::kGateUp || p.op == Op::kDown; }
+
 // gate_up's x, or linear's h.
 Operand input_of(const Problem& p) { return p.op == Op::kGateUp ? Operand::kX : Operand::kH; }
 
-std::int64_t copy_stride(const OperandSpec& x) {
-  return sm90::gemm::whole_line_stride(bytes_of(x.dtype, x.cols));
-}
+Operand output_of(const Problem& p) { return p.op == Op::kGateUp ? Operand::kH : Operand::kY; }
 
-bool may_copy(const Problem& p, Operand id) {
-  constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;  // scratch that a caller allocates
-  const OperandSpec x = operand_spec(p, id);
-  return x.rows * copy_stride(x) <= kMostBytes;
+bool copies_output(const Problem& p) {
+  return is_forward(p) &&
+         sm90::copy_of(operand_spec(p, output_of(p))) == sm90::gemm::CopyInput::kMust;
 }
 
 GemmShape forward_shape(const Problem& p, const Device& device) {
@@ -50,7 +49,7 @@ GemmShape forward_shape(const Problem& p, const Device& device) {
                             : GemmShape{p.m, p.d, p.h, GemmKind::kDown, device.sm_count};
   shape.narrow_l2 = sm90::gemm::has_narrow_l2(device.l2_bytes);
   shape.x_pitch = pitch_of(p, input_of(p));
-  shape.may_copy_x = may_copy(p, input_of(p));
+  shape.copy_x = sm90::copy_of(operand_spec(p, input_of(p)));
   shape.w_pitch = pitch_of(p, weights);
   if (!gate_up) {
     shape.long_epilogue = p.residual == Residual::kOperand;
@@ -94,7 +93,10 @@ Reason shape_refusal(const Problem& p) {
   for (const Operand id : {Operand::kX, Operand::kDy, Operand::kH, Operand::kWDown, Operand::kY,
                            Operand::kG, Operand::kDg, Operand::kDx}) {
     if (!is_used(p, id)) continue;
-    if (Reason reason = matrix_view_refusal(operand_spec(p, id)); !reason.empty()) return reason;
+    const OperandSpec spec = operand_spec(p, id);
+    const bool may_copy = is_forward(p) && (id == input_of(p) || id == output_of(p));
+    Reason reason = may_copy ? sm90::copied_view_refusal(spec) : matrix_view_refusal(spec);
+    if (!reason.empty()) return reason;
   }
   if (!is_used(p, Operand::kWGate)) return {};
   const OperandSpec w_gate = operand_spec(p, Operand::kWGate);
@@ -134,83 +136,54 @@ void name_config(const KernelConfig& config, std::span<char> out) noexcept {
   sm90::gemm::name_tiling(detail::config_as<Tiling>(config), out);
 }
 
-std::int64_t copy_bytes(const OperandSpec& spec) { return spec.rows * copy_stride(spec); }
-
 std::size_t scratch_bytes(const StepView& s) noexcept {
   const auto tiling = detail::config_as<Tiling>(s.config);
   const GemmShape shape = shape_of(s.problem, s.device);
-  if (tiling.is_stream_k()) {
-    return static_cast<std::size_t>(sm90::gemm::stream_k_partial_bytes(shape, tiling));
-  }
-  std::int64_t bytes = 0;
+  std::int64_t bytes = tiling.is_stream_k() ? sm90::gemm::stream_k_partial_bytes(shape, tiling) : 0;
   if (sm90::gemm::copies_x(shape, tiling)) {
-    bytes += copy_bytes(operand_spec(s.problem, input_of(s.problem)));
+    bytes += sm90::copy_bytes(operand_spec(s.problem, input_of(s.problem)));
   }
-  if (copies_residual(s.problem)) bytes += copy_bytes(operand_spec(s.problem, Operand::kResidual));
+  if (copies_residual(s.problem)) {
+    bytes += sm90::copy_bytes(operand_spec(s.problem, Operand::kResidual));
+  }
+  if (copies_output(s.problem)) {
+    bytes += sm90::copy_bytes(operand_spec(s.problem, output_of(s.problem)));
+  }
   return static_cast<std::size_t>(bytes);
 }
 
-// Of a forward GEMM. The pitch is asked first: most launches are done with that.
+// Of a forward GEMM.
 bool copies_input(const Step& step, const Tiling& tiling) {
-  return pitch_of(step.problem, input_of(step.problem)) != sm90::gemm::Pitch::kWholeLines &&
+  return !sm90::lies_in_whole_lines(step.spec(input_of(step.problem))) &&
          sm90::gemm::copies_x(shape_of(step.problem, step.device), tiling);
 }
 
 Status forward(const Step& step, const Tiling& tiling) {
-  return step.problem.op == Op::kGateUp ? sm90::gemm::gate_up(step, tiling)
-                                        : sm90::gemm::down(step, tiling);
+  if (step.problem.op == Op::kDown) return sm90::gemm::down(step, tiling);
+  return sm90::pairs_in_reach(step) ? sm90::gemm::gate_up(step, tiling)
+                                    : sm90::gate_up_out_of_reach(step);
 }
 
-// Copies an operand's rows to whole lines of `scratch`, and moves that behind them.
-template <class Pointer>
-Status copy_rows(const Step& step, Operand id, Layout& layout, Pointer& base, char*& scratch) {
-  const OperandSpec spec = step.spec(id);
-  const std::int64_t stride = copy_stride(spec);
-  SLUICE_CUDA_TRY(cudaMemcpy2DAsync(scratch, static_cast<std::size_t>(stride), step.pointer(id),
-                                    static_cast<std::size_t>(spec.layout.row_stride_bytes),
-                                    static_cast<std::size_t>(bytes_of(spec.dtype, spec.cols)),
-                                    static_cast<std::size_t>(spec.rows), cudaMemcpyDeviceToDevice,
-                                    static_cast<cudaStream_t>(step.stream)));
-  layout = Layout{.row_stride_bytes = stride};
-  base = scratch;
-  scratch += copy_bytes(spec);
-  return {};
-}
-
-// The step with its x or h, its residual or both in scratch.
-Status forward_from_copies(const Step& step, const Tiling& tiling) {
-  Problem problem = step.problem;
-  Operands operands = step.operands;
-  char* scratch = static_cast<char*>(step.scratch);
-  if (copies_input(step, tiling)) {
-    SLUICE_TRY(problem.op == Op::kGateUp
-                   ? copy_rows(step, Operand::kX, problem.layout.x, operands.x, scratch)
-                   : copy_rows(step, Operand::kH, problem.layout.h, operands.h, scratch));
-  }
-  if (copies_residual(step.problem)) {
-    SLUICE_TRY(
-        copy_rows(step, Operand::kResidual, problem.layout.residual, operands.residual, scratch));
-  }
-  return forward({.kernel = step.kernel,
-                  .problem = problem,
-                  .operands = operands,
-                  .device = step.device,
-                  .config = step.config,
-                  .scratch = step.scratch,
-                  .header = step.header,
-                  .stream = step.stream},
-                 tiling);
+// The step with its input, residual and output in scratch, as far as they must or should be.
+Status forward_by_copies(const Step& step, const Tiling& tiling) {
+  const Problem& p = step.problem;
+  sm90::CopiedRows copied(step);
+  if (copies_input(step, tiling)) SLUICE_TRY(copied.copy(input_of(p)));
+  if (copies_residual(p)) SLUICE_TRY(copied.copy(Operand::kResidual));
+  if (!copies_output(p)) return forward(copied.step(), tiling);
+  copied.hold(output_of(p));
+  SLUICE_TRY(forward(copied.step(), tiling));
+  return copied.copy_back(output_of(p));
 }
 
 Status launch(const Step& step, const Step* /*next*/) noexcept {
   const auto tiling = detail::config_as<Tiling>(step.config);
   switch (step.problem.op) {
     case Op::kGateUp:
-      if (!sm90::pairs_in_reach(step)) return sm90::gate_up_out_of_reach(step);
-      [[fallthrough]];
     case Op::kDown:
-      return copies_input(step, tiling) || copies_residual(step.problem)
-                 ? forward_from_copies(step, tiling)
+      return copies_input(step, tiling) || copies_residual(step.problem) ||
+                     copies_output(step.problem)
+                 ? forward_by_copies(step, tiling)
                  : forward(step, tiling);
     case Op::kGateUpGrad:
       return sm90::gemm::gate_up_grad(step, tiling);
@@ -258,8 +231,8 @@ std::string describe(const StepView& s) {
   }
   std::string copied = sm90::gemm::copies_x(shape, t) ? "input" : "";
   if (copies_residual(s.problem)) copied += copied.empty() ? "residual" : " and residual";
-  if (copied.empty()) return text;
-  return "rows of the " + copied + " copied to whole lines of L2 first; " + text;
+  if (!copied.empty()) copied = "rows of the " + copied + " copied to whole lines of L2 first; ";
+  return copied + text + (copies_output(s.problem) ? "; rows of the output copied last" : "");
 }
 
 }  // namespace

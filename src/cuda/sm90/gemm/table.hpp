@@ -172,6 +172,10 @@ enum class Pitch : std::uint8_t { kWholeLines, kWholeSectors, kSplitSectors };
   return row_stride_bytes % 32 == 0 ? Pitch::kWholeSectors : Pitch::kSplitSectors;
 }
 
+/// Whether the rows of a launch's input may be copied to whole lines first, or must be, for no
+/// tensor map walks them.
+enum class CopyInput : std::uint8_t { kNever, kMay, kMust };
+
 /// What the choice depends on. `n` counts weight rows: 2 H for gate_up, D for down, H for
 /// gate_up_grad, the columns of the output for the others.
 struct GemmShape {
@@ -188,7 +192,7 @@ struct GemmShape {
   bool long_epilogue = false;          ///< gelu_erf's, or with a residual
   Pitch x_pitch = Pitch::kWholeLines;  ///< of the A operand
   Pitch w_pitch = Pitch::kWholeLines;  ///< of the weights
-  bool may_copy_x = false;             ///< x's rows may be copied to a pitch of whole lines first
+  CopyInput copy_x = CopyInput::kNever;
 };
 
 /// Tiles of a shape: those of a cluster count as one.
@@ -236,8 +240,8 @@ struct GemmShape {
 /// kinds good for an order alone. docs/kernels/gate_up.md.
 [[nodiscard]] double cost(const GemmShape& shape, const Tiling& tiling) noexcept;
 
-/// Whether a launch copies x's rows to a pitch of whole lines first, which cost() then counts: the
-/// copy takes less than a GEMM loses to rows that split lines. Not under stream-K.
+/// Whether a launch copies x's rows to a pitch of whole lines first, which cost() then counts: it
+/// must, or the copy takes less than a GEMM loses to rows that split lines (not under stream-K).
 [[nodiscard]] bool copies_x(const GemmShape& shape, const Tiling& tiling) noexcept;
 
 /// Bytes from one row of such a copy to the next.
