@@ -166,12 +166,42 @@ Operand draw(const Instance& it, int rows, int k, const std::vector<std::int64_t
   return out;
 }
 
-// A sum of k products and a bias: its error as a share of the sum of their sizes. K roundings of
-// 2^-24, and one bit less for what the tensor core truncates; e4m3 on Hopper keeps 13 bits of a sum
-// of 32 products.
+// A sum of k products, behind two scales, and a bias: its error as a share of the sum of their
+// sizes. K roundings of 2^-24, and one bit less for what the tensor core truncates; e4m3 on Hopper
+// keeps 13 bits of a sum of 32 products.
 double sum_error(const Instance& it, int k) {
   if (it.capability == 9 && it.input == Input::kE4m3) return (k / 32 + 2) * std::ldexp(1, -13);
-  return (k + 2) * std::ldexp(1, -23);
+  return (k + 4) * std::ldexp(1, -23);
+}
+
+// A sum over tokens or columns, in whatever order: what it should be, and by how much its terms and
+// its own roundings may miss.
+struct Total {
+  double value = 0;
+  double error = 0;
+  int terms = 0;
+
+  void add(double term, double bound) {
+    value += term;
+    error += bound + std::ldexp(std::abs(term), -20);
+    ++terms;
+  }
+  [[nodiscard]] bool holds(float got) const {
+    return std::abs(double(got) - value) <= error + terms * std::ldexp(value, -23);
+  }
+};
+
+// How many of the sums are wrong. Each is of what is not negative.
+std::size_t wrong_sums(const std::vector<Total>& wanted, const Buffer<float>& sums) {
+  std::vector<float> got(wanted.size());
+  CUDA_OK(cudaMemcpy(got.data(), sums.data, got.size() * sizeof(float), cudaMemcpyDeviceToHost));
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) wrong += !wanted[i].holds(got[i]);
+  return wrong;
+}
+
+bool is_wide(const Instance& it) {
+  return it.output == Output::kChainBf16 || it.output == Output::kReducedBf16;
 }
 
 // Every out element is compared; padding of rows and rows past M must keep their poison.
@@ -179,7 +209,9 @@ bool check(const Instance& it, int m, int half, int k) {
   if (it.input != Input::kBf16) k = (k + 127) / 128 * 128;  // whole 16 bytes and blocks
   const int n = 2 * half;
   const bool fp8 = it.output == Output::kGatedE4m3;
-  const bool chain = it.output == Output::kChainBf16;
+  const bool chain = is_wide(it);
+  const bool reduced = it.output == Output::kReducedBf16;
+  const bool scaled = it.output == Output::kScaledBf16;
   const int columns = chain ? n : half;
   const int element = fp8 ? 1 : 2;
   const int stride = (columns + 31) / 32 * 32 + 32;
@@ -195,6 +227,13 @@ bool check(const Instance& it, int m, int half, int k) {
       width[row] = (up ? 3.0F : 1.5F) / std::sqrt(float(k));
     }
   }
+  std::vector<float> token_scales(m, 1);
+  std::vector<float> column_scales(n, 1);
+  for (float& s : token_scales) s = reduced || scaled ? 0.5F + std::abs(normal(random)) : 1;
+  for (float& s : column_scales) s = scaled ? 0.5F + std::abs(normal(random)) : 1;
+  std::vector<Total> token_sums(m);
+  std::vector<Total> column_sums(n);
+  std::vector<Total> sum_of_all(1);
   std::vector<std::int64_t> scales_at[2];
   if (it.scale_offsets != nullptr) {
     for (const bool of_b : {false, true}) scales_at[of_b] = it.scale_offsets(m, n, k, of_b);
@@ -208,6 +247,11 @@ bool check(const Instance& it, int m, int half, int k) {
   Buffer<unsigned char> d_a_scales(a.scales);
   Buffer<unsigned char> d_b_scales(b.scales);
   Buffer<float> d_bias(bias);
+  Buffer<float> d_token_scales(token_scales);
+  Buffer<float> d_column_scales(column_scales);
+  Buffer<float> d_token_sums{std::size_t(m)};
+  Buffer<float> d_column_sums{std::size_t(n)};
+  Buffer<float> d_sum(std::vector<float>(1, 0));
   Buffer<unsigned char> d_out(bytes);
   CUDA_OK(cudaMemset(d_out.data, poison, bytes));
   Call call{.m = m,
@@ -220,6 +264,11 @@ bool check(const Instance& it, int m, int half, int k) {
             .out = d_out.data,
             .out_stride = stride,
             .bias = d_bias.data,
+            .token_scales = d_token_scales.data,
+            .column_scales = d_column_scales.data,
+            .token_sums = d_token_sums.data,
+            .column_sums = d_column_sums.data,
+            .sum = d_sum.data,
             .gate = {.alpha = 1.702F,
                      .limit = 2.5F,
                      .up_offset = 1.0F,
@@ -250,7 +299,8 @@ bool check(const Instance& it, int m, int half, int k) {
       double size[2] = {};
       for (int up = 0; up < (chain ? 1 : 2); ++up) {
         const int row = chain ? c : wide_column(it, c, up != 0);
-        const double scale = chain ? double(call.scale) : 1;
+        const double scale =
+            (chain ? double(call.scale) : 1) * double(token_scales[r]) * double(column_scales[row]);
         const float* x = &a.values[std::size_t(r) * k];
         const float* w = &b.values[std::size_t(row) * k];
         for (int i = 0; i < k; ++i) {
@@ -268,6 +318,11 @@ bool check(const Instance& it, int m, int half, int k) {
       double bound =
           1.5 * sums * ((std::abs(sum[1]) + 1) * 1.2 * size[0] + (std::abs(sum[0]) + 1) * size[1]) +
           std::ldexp(1, -20) * (std::abs(sum[0]) + 1) * (std::abs(sum[1]) + 1);
+      if (reduced) {
+        for (Total* const total : {&token_sums[r], &column_sums[c], &sum_of_all[0]}) {
+          total->add(want, bound);
+        }
+      }
       double got = 0;
       if (fp8) {
         __nv_fp8_e4m3 value;
@@ -285,6 +340,10 @@ bool check(const Instance& it, int m, int half, int k) {
       worst = std::isnan(share) ? std::numeric_limits<double>::infinity() : std::max(worst, share);
       wrong += !(share <= 1);
     }
+  }
+  if (reduced) {
+    wrong += wrong_sums(token_sums, d_token_sums) + wrong_sums(column_sums, d_column_sums) +
+             wrong_sums(sum_of_all, d_sum);
   }
   const bool good = wrong == 0 && touched == 0;
   std::printf("%s %-22s %dx%dx%d: worst %.3f of the bound, %zu wrong, %zu written outside\n",

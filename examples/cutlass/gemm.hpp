@@ -24,11 +24,13 @@ enum class Input : std::uint8_t {
 
 /// What an instance leaves in `out`.
 enum class Output : std::uint8_t {
-  kGatedBf16,  ///< [M, N/2] bf16
-  kGatedE4m3,  ///< [M, N/2] e4m3
-  kWideBf16,   ///< [M, N] bf16: the stock epilogue
-  kWideE4m3,   ///< [M, N] e4m3: the stock epilogue, as many bytes as [M, N/2] in bf16
-  kChainBf16,  ///< [M, N] bf16: max(scale · sum + bias, 0), of CUTLASS's own nodes
+  kGatedBf16,    ///< [M, N/2] bf16
+  kGatedE4m3,    ///< [M, N/2] e4m3
+  kWideBf16,     ///< [M, N] bf16: the stock epilogue
+  kWideE4m3,     ///< [M, N] e4m3: the stock epilogue, as many bytes as [M, N/2] in bf16
+  kChainBf16,    ///< [M, N] bf16: max(scale · sum + bias, 0), of CUTLASS's own nodes
+  kReducedBf16,  ///< [M, N] bf16: max(token_scales · scale · sum + bias, 0), and its sums
+  kScaledBf16,   ///< [M, N/2] bf16, gated: of token_scales · column_scales · sum + bias
 };
 
 enum class Act : std::uint8_t {
@@ -53,11 +55,16 @@ struct Call {
   const void* a_scales = nullptr;  // read by instances with scales only: Instance::scale_offsets
   const void* b_scales = nullptr;
   void* out = nullptr;
-  std::int64_t out_stride = 0;  // elements from row to row
-  const float* bias = nullptr;  // [N]; read by instances with a bias only
-  sluice::Gate gate;            // read by kLibrarySilu only
-  float scale = 1;              // read by kGatedE4m3 and kChainBf16 only
-  int swizzle = 1;              // of CTAs, as CUTLASS's max_swizzle_size
+  std::int64_t out_stride = 0;           // elements from row to row
+  const float* bias = nullptr;           // [N]; read by instances with a bias only
+  const float* token_scales = nullptr;   // [M]; read by kReducedBf16 and kScaledBf16
+  const float* column_scales = nullptr;  // [N]; read by kScaledBf16
+  float* token_sums = nullptr;           // [M], [N] and one, a 0: of kReducedBf16's fp32 values
+  float* column_sums = nullptr;
+  float* sum = nullptr;
+  sluice::Gate gate;  // read by kLibrarySilu only
+  float scale = 1;    // read by kGatedE4m3, kChainBf16 and kReducedBf16 only
+  int swizzle = 1;    // of CTAs, as CUTLASS's max_swizzle_size
 };
 
 /// A GEMM whose arguments are set.

@@ -11,6 +11,7 @@
 #include "cutlass/gemm/collective/collective_builder.hpp"
 #include "cutlass/gemm/device/gemm_universal_adapter.h"
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
+#include "cutlass/util/device_memory.h"
 #include "gemm.hpp"
 #include "sluice/cutlass/gated_visitor.hpp"
 #include "sluice/cutlass/sm100_gated_visitor.hpp"
@@ -27,7 +28,9 @@ struct Config {
   static constexpr int chunk = kChunk;
   static constexpr bool up_first = kUpFirst;
   static constexpr bool bias = kBias;
-  static constexpr bool gated = kOutput == Output::kGatedBf16 || kOutput == Output::kGatedE4m3;
+  static constexpr bool scaled = kOutput == Output::kScaledBf16;
+  static constexpr bool gated =
+      kOutput == Output::kGatedBf16 || kOutput == Output::kGatedE4m3 || scaled;
   static constexpr bool e4m3_out = kOutput == Output::kGatedE4m3 || kOutput == Output::kWideE4m3;
 };
 
@@ -146,16 +149,35 @@ struct ChipOf<C, 10> {
 template <class C>
 using ElementOf = cute::conditional_t<C::e4m3_out, E4m3, Bf16>;
 
-// What the gated node gates: the sums, with a bias where there is one.
+template <template <class> class Function, class To = float>
+using Compute =
+    fusion::Sm90Compute<Function, To, float, cutlass::FloatRoundStyle::round_to_nearest>;
+
+// What the gated node gates: the sums, with a bias where there is one, behind scales of rows and
+// columns where it asks for them.
 template <class C>
 struct WideOf {
   using CtaTile = cute::Shape<cute::_128, cute::_256, typename InputOf<C::input>::TileK>;
-  using Bias = fusion::Sm90RowBroadcast<0, CtaTile, float>;
-  using Sum = fusion::Sm90EVT<
-      fusion::Sm90Compute<cutlass::plus, float, float, cutlass::FloatRoundStyle::round_to_nearest>,
-      fusion::Sm90AccFetch, Bias>;
-  using Type = cute::conditional_t<C::bias, Sum, fusion::Sm90AccFetch>;
+  using OfColumns = fusion::Sm90RowBroadcast<0, CtaTile, float>;
+  using OfTokens = fusion::Sm90ColBroadcast<0, CtaTile, float>;
+  using Sum = fusion::Sm90EVT<Compute<cutlass::plus>, fusion::Sm90AccFetch, OfColumns>;
+  using Scaled = fusion::Sm90EVT<
+      Compute<cutlass::homogeneous_multiply_add>, OfTokens,
+      fusion::Sm90EVT<Compute<cutlass::multiplies>, OfColumns, fusion::Sm90AccFetch>, OfColumns>;
+  using Type = cute::conditional_t<C::scaled, Scaled,
+                                   cute::conditional_t<C::bias, Sum, fusion::Sm90AccFetch>>;
 };
+
+template <class C, class Arguments>
+void set_wide(Arguments& wide, const Call& call) {
+  if constexpr (C::scaled) {
+    wide.op_0.ptr_col = call.token_scales;
+    wide.op_1.op_0.ptr_row = call.column_scales;
+    wide.op_2.ptr_row = call.bias;
+  } else if constexpr (C::bias) {
+    wide.op_1.ptr_row = call.bias;
+  }
+}
 
 template <class C, class Node>
 void set_node(Node& node, const Call& call) {
@@ -182,9 +204,7 @@ struct Epilogue {
 
   template <class Arguments>
   static void set(Arguments& args, const Call& call) {
-    if constexpr (C::bias) {
-      args.thread.op_0.op_1.ptr_row = call.bias;
-    }
+    set_wide<C>(args.thread.op_0, call);
     auto& node = args.thread.op_1;
     set_node<C>(node, call);
     node.ptr = static_cast<Element*>(call.out);
@@ -205,9 +225,7 @@ struct Epilogue<C, true, 10> {
 
   template <class Arguments>
   static void set(Arguments& args, const Call& call) {
-    if constexpr (C::bias) {
-      args.thread.op_0.op_1.ptr_row = call.bias;
-    }
+    set_wide<C>(args.thread.op_0, call);
     set_node<C>(args.thread.op_1, call);
     args.ptr_D = static_cast<ElementD*>(call.out);
     args.dD = cute::make_stride(2 * call.out_stride, cute::_1{}, int64_t(0));
@@ -237,14 +255,10 @@ struct ChainEpilogue {
   using ElementD = Bf16;
   static constexpr int kAlign = 8;
   using Tile = epilogue::collective::EpilogueTileAuto;
-  static constexpr auto kRound = cutlass::FloatRoundStyle::round_to_nearest;
-  using Sum =
-      fusion::Sm90EVT<fusion::Sm90Compute<cutlass::homogeneous_multiply_add, float, float, kRound>,
-                      fusion::Sm90ScalarBroadcast<float>, fusion::Sm90AccFetch,
-                      typename WideOf<C>::Bias>;
-  using Fusion =
-      fusion::Sm90EVT<fusion::Sm90Compute<cutlass::epilogue::thread::ReLu, Bf16, float, kRound>,
-                      Sum>;
+  using Sum = fusion::Sm90EVT<Compute<cutlass::homogeneous_multiply_add>,
+                              fusion::Sm90ScalarBroadcast<float>, fusion::Sm90AccFetch,
+                              typename WideOf<C>::OfColumns>;
+  using Fusion = fusion::Sm90EVT<Compute<cutlass::epilogue::thread::ReLu, Bf16>, Sum>;
 
   template <class Arguments>
   static void set(Arguments& args, const Call& call) {
@@ -255,11 +269,66 @@ struct ChainEpilogue {
   }
 };
 
+// The same with a scale of each token; its values are summed over tokens, columns and both before
+// they are rounded.
+template <class C>
+struct ReducedEpilogue {
+  using ElementD = Bf16;
+  static constexpr int kAlign = 8;
+  using Tile = epilogue::collective::EpilogueTileAuto;
+  static constexpr auto kRound = cutlass::FloatRoundStyle::round_to_nearest;
+  using CtaTile = typename WideOf<C>::CtaTile;
+  using OverTokens = fusion::Sm90RowReduction<cutlass::plus, cutlass::plus, cutlass::plus, 0,
+                                              CtaTile, float, float, kRound>;
+  using OverColumns = fusion::Sm90ColReduction<cutlass::plus, cutlass::plus, cutlass::plus, 0,
+                                               CtaTile, float, float, kRound>;
+  using OverAll =
+      fusion::Sm90ScalarReduction<cutlass::plus, cutlass::atomic_add, float, float, kRound>;
+  using Scaled = fusion::Sm90EVT<Compute<cutlass::multiplies>, fusion::Sm90ScalarBroadcast<float>,
+                                 fusion::Sm90AccFetch>;
+  using Sum = fusion::Sm90EVT<Compute<cutlass::homogeneous_multiply_add>,
+                              typename WideOf<C>::OfTokens, Scaled, typename WideOf<C>::OfColumns>;
+  using Values = fusion::Sm90EVT<Compute<cutlass::epilogue::thread::ReLu>, Sum>;
+  using Columns = fusion::Sm90EVT<OverTokens, Values>;
+  using Tokens = fusion::Sm90EVT<OverColumns, Columns>;
+  using Whole = fusion::Sm90EVT<OverAll, Tokens>;
+  using Fusion = fusion::Sm90EVT<Compute<cutlass::epilogue::thread::Identity, Bf16>, Whole>;
+
+  template <class Arguments>
+  static void set(Arguments& args, const Call& call) {
+    auto& whole = args.thread.op_0;
+    auto& tokens = whole.op_0;
+    auto& columns = tokens.op_0;
+    whole.op_1.ptr_scalar = call.sum;
+    tokens.op_1.ptr_col = call.token_sums;
+    columns.op_1.ptr_row = call.column_sums;
+    auto& sum = columns.op_0.op_0;
+    sum.op_0.ptr_col = call.token_scales;
+    sum.op_1.op_0.scalars[0] = call.scale;
+    sum.op_2.ptr_row = call.bias;
+    args.ptr_D = static_cast<ElementD*>(call.out);
+    args.dD = cute::make_stride(call.out_stride, cute::_1{}, int64_t(0));
+  }
+};
+
+template <class C, Output kOutput = C::output>
+struct PartsOf {
+  using Type = Epilogue<C>;
+};
+template <class C>
+struct PartsOf<C, Output::kChainBf16> {
+  using Type = ChainEpilogue<C>;
+};
+template <class C>
+struct PartsOf<C, Output::kReducedBf16> {
+  using Type = ReducedEpilogue<C>;
+};
+
 template <class C>
 class GemmOf final : public Gemm {
   using In = InputOf<C::input>;
   using Chip = ChipOf<C>;
-  using Parts = cute::conditional_t<C::output == Output::kChainBf16, ChainEpilogue<C>, Epilogue<C>>;
+  using Parts = typename PartsOf<C>::Type;
   using CollectiveEpilogue = typename epilogue::collective::CollectiveBuilder<
       typename Chip::Arch, typename In::OpClass, typename Chip::MainTile, Cluster,
       typename Parts::Tile, float, float, void, RowMajor, Parts::kAlign, typename Parts::ElementD,
@@ -296,9 +365,9 @@ class GemmOf final : public Gemm {
     args.hw_info.sm_count =
         cutlass::KernelHardwareInfo::query_device_multiprocessor_count(args.hw_info.device_id);
     args.scheduler.max_swizzle_size = call.swizzle;
-    return Adapter::get_workspace_size(args) == 0 &&
-           Adapter::can_implement(args) == cutlass::Status::kSuccess &&
-           adapter_.initialize(args) == cutlass::Status::kSuccess;
+    workspace_.reset(Adapter::get_workspace_size(args));  // of sums over tokens and columns
+    return Adapter::can_implement(args) == cutlass::Status::kSuccess &&
+           adapter_.initialize(args, workspace_.get()) == cutlass::Status::kSuccess;
   }
   [[nodiscard]] bool run(cudaStream_t stream) override {
     return adapter_.run(stream) == cutlass::Status::kSuccess;
@@ -328,6 +397,7 @@ class GemmOf final : public Gemm {
   }
 
  private:
+  cutlass::device_memory::allocation<std::uint8_t> workspace_;
   Adapter adapter_;
 };
 

@@ -81,6 +81,13 @@ std::int64_t copy_stride(const OperandSpec& spec) {
   return gemm::whole_line_stride(bytes_of(spec.dtype, spec.cols));
 }
 
+// Whether a tensor map takes the distance of the rows.
+bool is_walked(const OperandSpec& spec) {
+  const std::int64_t stride = spec.layout.row_stride_bytes;
+  return spec.rows <= 1 ||
+         (stride > 0 && stride < kTensorStrideLimit && stride % kTensorStrideMultiple == 0);
+}
+
 tile::RowMajor copied_to(const OperandSpec& spec, char* scratch) {
   return {scratch, copy_stride(spec)};
 }
@@ -116,7 +123,7 @@ std::int64_t copy_bytes(const OperandSpec& spec) noexcept { return spec.rows * c
 gemm::CopyInput copy_of(const OperandSpec& spec) noexcept {
   constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
   if (copy_bytes(spec) > kMostBytes) return gemm::CopyInput::kNever;
-  return matrix_view_refusal(spec).empty() ? gemm::CopyInput::kMay : gemm::CopyInput::kMust;
+  return is_walked(spec) ? gemm::CopyInput::kMay : gemm::CopyInput::kMust;
 }
 
 detail::Reason copied_view_refusal(const OperandSpec& spec) noexcept {
