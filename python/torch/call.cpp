@@ -104,17 +104,6 @@ bool is_gate_up_weight(Operand id) {
   return layout == &L::w_gate_up || layout == &L::dw_gate_up;
 }
 
-// Whether rows of 16-bit elements begin inside the units of 16 bytes that tensor cores are fed by,
-// and a copy's would not.
-bool splits_units(const Bound& bound, const sluice_layout& layout) {
-  constexpr std::int64_t kUnit = 16;
-  if (bound.elem_bytes != 2 || bound.cols * bound.elem_bytes % kUnit != 0) return false;
-  const std::int64_t stride = layout.row_stride_bytes;
-  return reinterpret_cast<std::uintptr_t>(bound.data) % kUnit != 0 ||
-         (stride != SLUICE_CONTIGUOUS && stride % kUnit != 0) ||
-         layout.block_stride_bytes % kUnit != 0;
-}
-
 // What needs no stride gets none, so that equal problems are equal bytes.
 constexpr sluice_layout kContiguous = {SLUICE_CONTIGUOUS, 0, 0, 0, 0};
 
@@ -293,13 +282,8 @@ const Bound& Call::in(Operand id, const Tensor& tensor) {
   const char* why = "its layout";
   if (rows.obstacle == nullptr && take_layout(id, rows.layout)) {
     bound.data = const_cast<void*>(tensor.const_data_ptr());
-    if (is_its_partner(bound)) {
-      why = "one weight as gate and up";
-    } else if (place_.cuda && may_borrow(place_) && splits_units(bound, rows.layout)) {
-      why = "rows that begin inside 16 bytes";
-    } else {
-      return bound;
-    }
+    if (!is_its_partner(bound)) return bound;
+    why = "one weight as gate and up";
   }
   copy(bound, why);
   if (member == nullptr || take_layout(id, kContiguous)) return bound;
@@ -329,7 +313,47 @@ const Bound* Call::out(Operand id, const MaybeTensor& tensor) {
   return tensor ? &out(id, *tensor) : nullptr;
 }
 
+// Rows of 16-bit elements that begin inside the units of 16 bytes which tensor cores are fed by, on
+// a GPU, where copies let them be used. An input of a forward GEMM at odd distances the library
+// copies itself, while weights are fetched.
+void Call::copy_split_units() {
+  const sluice_problem& p = problem_;
+  const bool elementwise = p.op == SLUICE_GATE_MUL || p.op == SLUICE_GATE_MUL_GRAD;
+  const bool forward = p.op == SLUICE_GATE_UP || p.op == SLUICE_DOWN || p.op == SLUICE_MLP;
+  if (!place_.cuda || elementwise || p.x_dtype != p.w_dtype || p.d % 8 != 0 || p.h % 8 != 0) return;
+  const auto splits = [](std::uint64_t bytes) { return bytes % kBestAlignment != 0; };
+  const auto is_split = [&](const Bound& bound) {
+    if (bound.elem_bytes != 2) return false;
+    if (splits(reinterpret_cast<std::uintptr_t>(bound.data))) return true;
+    const auto member = description(bound.id).layout;
+    if (member == nullptr) return false;
+    const sluice_layout& layout = p.layout.*member;
+    const bool anywhere =
+        member == &L::x || member == &L::h || member == &L::residual || member == &L::y;
+    if (anywhere && forward && p.norm.enabled == 0) return false;
+    return (layout.row_stride_bytes != SLUICE_CONTIGUOUS &&
+            splits(static_cast<std::uint64_t>(layout.row_stride_bytes))) ||
+           splits(static_cast<std::uint64_t>(layout.block_stride_bytes));
+  };
+  const auto end = bound_.begin() + count_;
+  if (std::any_of(bound_.begin(), end, [&](const Bound& b) { return b.written && is_split(b); }) ||
+      std::none_of(bound_.begin(), end, is_split) || !may_borrow(place_)) {
+    return;
+  }
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (!is_split(bound_[i])) continue;
+    const auto member = description(bound_[i].id).layout;
+    copy(bound_[i], "its place");
+    if (member == nullptr) continue;
+    for (std::size_t j = 0; j < count_; ++j) {  // its partner: they share one layout
+      if (description(bound_[j].id).layout == member) copy(bound_[j], "its place");
+    }
+    problem_.layout.*member = kContiguous;
+  }
+}
+
 const Prepared& Call::prepare() {
+  copy_split_units();
   std::uintptr_t addresses = kBestAlignment;
   for (std::size_t i = 0; i < count_; ++i) {
     addresses |= reinterpret_cast<std::uintptr_t>(bound_[i].data);

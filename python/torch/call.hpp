@@ -46,7 +46,7 @@ struct Bound {
   bool written = false;
   void* data = nullptr;
   const Tensor* tensor = nullptr;  ///< the caller's
-  MaybeTensor copy;                ///< where its strides are no layout
+  MaybeTensor copy;                ///< what is read in its place
 };
 
 /// Rows of a matrix: of [H, D] also where it comes as blocks of rows. Throws for a scalar.
@@ -76,8 +76,8 @@ class Call {
   /// Gives an operand that is read its tensor, which lives as long as this; the first says where
   /// the call runs. Leading dimensions are rows, the last is contiguous, a matrix of gate or up may
   /// come as blocks of rows, and both have the same strides: what is otherwise is copied, and on a
-  /// GPU a weight that is gate and up both. Throws
-  /// std::invalid_argument where the device is another one.
+  /// GPU a weight that is gate and up both, and by run() rows that tensor cores cannot be fed from.
+  /// Throws std::invalid_argument where the device is another one.
   const Bound& in(Operand id, const Tensor& tensor);
   /// Null for none.
   const Bound* in(Operand id, const MaybeTensor& tensor);
@@ -100,6 +100,7 @@ class Call {
   const sluice_binding::Prepared& prepare();
   [[nodiscard]] bool is_its_partner(const Bound& bound) const;
   void copy(Bound& bound, const char* why);
+  void copy_split_units();
   // False where its partner has another one.
   bool take_layout(Operand id, const sluice_layout& layout);
 

@@ -102,8 +102,7 @@ TEST(GpuGemm, ReadsAResidualWhateverItsRows) {
   }
 }
 
-// Rows of an input or output at any distance: whole units, less, one row for all. Behind them what
-// launch() makes of its scratch beside the copies.
+// Rows of an input, residual and output at any distance: whole units, less, one row for all.
 TEST(GpuGemm, TakesRowsWhereverTheyBegin) {
   if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
   struct Asked {
@@ -134,6 +133,7 @@ TEST(GpuGemm, TakesRowsWhereverTheyBegin) {
       if (more >= 0) {
         move(input, p.op == Op::kDown ? p.h : p.d, p.x_dtype);
         p.op == Op::kGateUp ? move(p.layout.h, p.h, p.x_dtype) : move(p.layout.y, p.d, p.y_dtype);
+        if (p.residual == Residual::kOperand) move(p.layout.residual, p.d, p.y_dtype);
       } else {
         input.row_stride_bytes = 0;
       }

@@ -262,8 +262,9 @@ class Cuda(unittest.TestCase):
                     got = ops.mlp(*leaves)
                     self.assertTrue(torch.equal(got, y))  # by the same kernels
                     got.backward(dy)
-                    for leaf, expected in zip(leaves, inputs):
-                        self.assertTrue(torch.equal(leaf.grad, expected.grad))
+                    for leaf, expected in zip(leaves, inputs):  # by Torch's GEMMs, which differ
+                        scale = expected.grad.abs().max().item()
+                        torch.testing.assert_close(leaf.grad, expected.grad, rtol=0, atol=scale / 64)
 
     def test_operands_on_two_devices_are_refused(self) -> None:
         weights = Weights(64, 96, torch.bfloat16)

@@ -31,8 +31,8 @@ distance, which may be any. Gate and up share their strides: they may be halves 
 other strides, such as a transposed x or weight (``w.t()``), and both of gate and up where their strides differ.
 On a GPU every call also copies a weight that is gate and up both.
 Inside a graph capture that Torch did not start such an operand is a ``ValueError``, for the copy would not
-live as long as the graph. A GPU's call also copies 16-bit operands whose rows begin inside units of 16 bytes; where
-it may not, kernels without tensor cores read them. What an ``.out`` form writes is never copied.
+live as long as the graph. What an ``.out`` form writes is never copied. A GPU's call also copies 16-bit operands
+whose rows begin inside units of 16 bytes, weights too, but not in such a capture: slow kernels read them there.
 
 All are differentiable once; a second derivative is a ``RuntimeError``, but for ``norm``, which has one.
 Without ``recompute`` the forward pass also stores g and u, [.., H] each, for the backward pass; with it

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "cuda/host/launch.hpp"
-#include "cuda/host/tensor_map.hpp"
 #include "cuda/operands.hpp"
 #include "cuda/ptx/grid_dependency.cuh"
 #include "cuda/sm90/copied_rows.hpp"
@@ -122,8 +121,8 @@ std::int64_t copy_bytes(const OperandSpec& spec) noexcept { return spec.rows * c
 
 gemm::CopyInput copy_of(const OperandSpec& spec) noexcept {
   constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
-  if (copy_bytes(spec) > kMostBytes) return gemm::CopyInput::kNever;
-  return is_walked(spec) ? gemm::CopyInput::kMay : gemm::CopyInput::kMust;
+  if (!is_walked(spec)) return gemm::CopyInput::kMust;
+  return copy_bytes(spec) <= kMostBytes ? gemm::CopyInput::kMay : gemm::CopyInput::kNever;
 }
 
 detail::Reason copied_view_refusal(const OperandSpec& spec) noexcept {

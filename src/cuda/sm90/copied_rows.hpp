@@ -7,23 +7,25 @@
 #include <cstdint>
 
 #include "core/kernel.hpp"
+#include "cuda/host/tensor_map.hpp"
 #include "cuda/sm90/gemm/table.hpp"
 #include "sluice/status.hpp"
 
 namespace sluice::cuda::sm90 {
 
-/// Whether nothing is won by a copy, which most launches are done with.
+/// Whether the rows are best read where they lie. Most launches ask no more.
 [[nodiscard]] inline bool lies_in_whole_lines(const OperandSpec& input) noexcept {
   const std::int64_t stride = input.layout.row_stride_bytes;
-  return stride > 0 && gemm::pitch_of(stride) == gemm::Pitch::kWholeLines;
+  return stride > 0 && stride < kTensorStrideLimit &&
+         gemm::pitch_of(stride) == gemm::Pitch::kWholeLines;
 }
 
 /// Bytes of an operand's copy.
 [[nodiscard]] std::int64_t copy_bytes(const OperandSpec& spec) noexcept;
 
 /// Whether a GEMM's input or output may be copied, or must be: rows at distances that are no
-/// multiples of 16 bytes, or one row that is repeated. A copy of more than 256 MiB is too much
-/// scratch to ask for.
+/// multiples of 16 bytes or 2^40 bytes and more, or one row that is repeated. For what is only
+/// faster 256 MiB of scratch are the most.
 [[nodiscard]] gemm::CopyInput copy_of(const OperandSpec& spec) noexcept;
 
 /// Why the rows come by no tensor map, copied or not.

@@ -71,7 +71,8 @@ Status gate_up_out_of_reach(const detail::Step& step) noexcept {
     problem.layout.x = normed_rows(problem);
     operands.x = step.scratch;
   }
-  return launch_by(kSm80Gemm, problem, operands, step);
+  const bool by_tensor_cores = kSm80Gemm.supports(problem, step.device).empty();
+  return launch_by(by_tensor_cores ? kSm80Gemm : kSimt, problem, operands, step);
 }
 
 std::size_t out_of_reach_bytes(const Problem& gate_up) noexcept {

@@ -14,8 +14,9 @@ namespace sluice::cuda::sm90 {
 /// Whether a map leads from one to the other.
 [[nodiscard]] bool pairs_in_reach(const detail::Step& step) noexcept;
 
-/// The step by cuda.sm80_gemm, which follows two pointers; a norm inside it by cuda.norm before,
-/// into the step's scratch. Errors: kUnsupported where one refuses: rows that span 32 GiB.
+/// The step by cuda.sm80_gemm, which follows two pointers, or by cuda.simt where that refuses, as
+/// rows at odd distances; a norm inside it by cuda.norm before, into the step's scratch. Errors:
+/// kUnsupported where that refuses.
 Status gate_up_out_of_reach(const detail::Step& step) noexcept;
 
 /// The scratch that it needs.

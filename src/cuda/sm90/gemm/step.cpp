@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.sm90_gemm: gate_up, down and the products of the backward pass on Hopper's tensor cores,
-// from weights as they lie. One persistent GEMM a launch (kernel.cuh, stream_k/kernel.cuh),
-// where copies_x() says so after a copy of x or h.
+// from weights as they lie. One persistent GEMM a launch (kernel.cuh, stream_k/kernel.cuh), between
+// copies of its input, residual and output where those pay or tensor maps do not walk them.
 #include <algorithm>
 #include <array>
 #include <cstdio>
