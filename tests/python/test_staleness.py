@@ -61,6 +61,8 @@ class Stale(unittest.TestCase):
         self.assertEqual(self.reasons(), changed)
         self.assertEqual(self.reasons({**self.row, "kernels": "cuda.sm90_gemm"}), [])
         self.assertEqual(self.reasons({"case": "x"}), changed)  # names no kernels: all of a GPU's
+        self.assertEqual(self.reasons({"case": "x", "op": "gate_up"}), changed)
+        self.assertEqual(self.reasons({"case": "x", "op": "gate_mul"}), [])  # but of this one
         self.assertEqual(self.reasons({"kernels": "cpu.simd"}), [])
 
     def test_a_file_that_names_no_kernels_is_not_of_those_of_other_chips(self) -> None:

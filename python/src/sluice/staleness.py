@@ -29,6 +29,7 @@ from sluice.results import ResultsError, ResultsFile, load, text
 _KERNEL = re.compile(r" (cuda\.[a-z0-9_]+)$")
 # Kernels whose machine code or sources are counted with another's.
 _COUNTED_WITH = {"cpu.simd": "cpu", "cpu.reference": "cpu", "cuda.column_sum": "cuda.simt"}
+_ELEMENTWISE = {"gate_mul", "gate_mul_grad"}  # operators of cuda.elementwise
 # On Hopper, which every GPU's file is of, they serve odd layouts alone.
 _SELDOM = ("cuda.sm80_gemm", "cuda.sm80_decode")
 # Of a device's name and a case the config of each step.
@@ -80,8 +81,10 @@ def plans(root: Path) -> Plans:
 def _measured(file: ResultsFile, kept: Mapping[str, str]) -> set[str]:
     """The kernels whose fingerprints count: those that rows name, else the backend's."""
     named = {name for row in file.rows for name in text(row, "kernels").split(",") if name}
+    on_gpu = bool(text(file.meta, "driver"))
+    if not named and on_gpu and file.rows and {text(row, "op") for row in file.rows} <= _ELEMENTWISE:
+        return {"cuda.elementwise"}
     if not named:
-        on_gpu = bool(text(file.meta, "driver"))
         return {name for name in kept if (name != "cpu") == on_gpu and name not in _SELDOM}
     return {_COUNTED_WITH.get(name, name) for name in named}
 
