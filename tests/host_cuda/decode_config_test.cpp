@@ -251,6 +251,8 @@ TEST(DecodeConfig, ModelOfManyTokensCountsCopiesAndProducts) {
   EXPECT_NEAR(cuda::sm90::decode::model_us(tiling, shape), us(1.63), 1e-9);
   shape.pitch = cuda::sm90::gemm::Pitch::kSplitSectors;
   EXPECT_NEAR(cuda::sm90::decode::model_us(tiling, shape), us(4), 1e-9);
+  shape.copy_input = cuda::sm90::gemm::CopyInput::kMay;
+  EXPECT_NEAR(cuda::sm90::decode::model_us(tiling, shape), us(1) + 2, 1e-9);
   // Half of the bandwidth.
   Shape slow{160, 1024, 1024, true, kSmCount};
   slow.memory_bytes_per_second /= 2;
