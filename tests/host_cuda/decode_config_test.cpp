@@ -251,7 +251,7 @@ TEST(DecodeConfig, ModelOfManyTokensCountsCopiesAndProducts) {
   EXPECT_NEAR(cuda::sm90::decode::model_us(tiling, shape), us(1.63), 1e-9);
   shape.pitch = cuda::sm90::gemm::Pitch::kSplitSectors;
   EXPECT_NEAR(cuda::sm90::decode::model_us(tiling, shape), us(4), 1e-9);
-  shape.copy_input = cuda::sm90::gemm::CopyInput::kMay;
+  shape.copy_input = cuda::sm90::gemm::CopyRows::kMay;
   EXPECT_NEAR(cuda::sm90::decode::model_us(tiling, shape), us(1) + 2, 1e-9);
   // Half of the bandwidth.
   Shape slow{160, 1024, 1024, true, kSmCount};

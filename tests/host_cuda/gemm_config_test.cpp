@@ -345,7 +345,7 @@ TEST(GemmConfig, GoldenChoicesWhereRowsSplitSectors) {
 
 TEST(GemmConfig, CopiesXWhereRowsThatSplitLinesCostMore) {
   const auto copied = [](GemmShape shape, const char* tiling) {
-    shape.copy_x = cuda::sm90::gemm::CopyInput::kMay;
+    shape.copy_x = cuda::sm90::gemm::CopyRows::kMay;
     shape.x_pitch = shape.w_pitch = cuda::sm90::gemm::pitch_of(2 * shape.k);
     return cuda::sm90::gemm::copies_x(narrow(shape), parse(tiling));
   };
@@ -359,7 +359,7 @@ TEST(GemmConfig, CopiesXWhereRowsThatSplitLinesCostMore) {
 
   GemmShape may = narrow(split(gate_up(3032, 4376, 33176)));
   const double without = cuda::sm90::gemm::cost(may, parse("pp128x192c2g8"));
-  may.copy_x = cuda::sm90::gemm::CopyInput::kMay;
+  may.copy_x = cuda::sm90::gemm::CopyRows::kMay;
   EXPECT_LT(cuda::sm90::gemm::cost(may, parse("pp128x192c2g8")), without);
 }
 

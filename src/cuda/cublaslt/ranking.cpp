@@ -111,8 +111,8 @@ std::optional<double> lt_algorithm_us(const LtProduct& p, const LtAttributes& al
   constexpr int kStepK = 64;
   constexpr double kFilledByClusters = 0.97;  // of more than two: GPCs of odd sizes
   constexpr std::uint32_t kFirstCooperative = 4;
-  // Of more rows and columns, of 64 elements, only two stages fit beside the epilogue's tile in
-  // 227 KiB, which do not hide L2: 1.5 to 1.66 at 568 to 592 on an H200.
+  // Where a stage has more rows and columns, of 64 elements each, only two fit beside the
+  // epilogue's tile in 227 KiB. They do not hide L2: 1.5 to 1.66 at 568 to 592 on an H200.
   constexpr int kShallowSides = 545;
   constexpr double kShallow = 1.5;
   const Constants& c = constants_of(gpu);

@@ -119,15 +119,15 @@ Status launch_copy(const detail::Step& step, const OperandSpec& spec, tile::RowM
 
 std::int64_t copy_bytes(const OperandSpec& spec) noexcept { return spec.rows * copy_stride(spec); }
 
-gemm::CopyInput copy_of(const OperandSpec& spec) noexcept {
+gemm::CopyRows copy_of(const OperandSpec& spec) noexcept {
   constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
-  if (!is_walked(spec)) return gemm::CopyInput::kMust;
-  return copy_bytes(spec) <= kMostBytes ? gemm::CopyInput::kMay : gemm::CopyInput::kNever;
+  if (!is_walked(spec)) return gemm::CopyRows::kMust;
+  return copy_bytes(spec) <= kMostBytes ? gemm::CopyRows::kMay : gemm::CopyRows::kNever;
 }
 
 detail::Reason copied_view_refusal(const OperandSpec& spec) noexcept {
   OperandSpec copied = spec;
-  if (copy_of(spec) == gemm::CopyInput::kMust) {
+  if (copy_of(spec) == gemm::CopyRows::kMust) {
     copied.layout = {.row_stride_bytes = copy_stride(spec)};
   }
   return matrix_view_refusal(copied);

@@ -26,7 +26,7 @@ namespace sluice::cuda::sm90 {
 /// Whether a GEMM's input or output may be copied, or must be: rows at distances that are no
 /// multiples of 16 bytes or 2^40 bytes and more, or one row that is repeated. For what is only
 /// faster 256 MiB of scratch are the most.
-[[nodiscard]] gemm::CopyInput copy_of(const OperandSpec& spec) noexcept;
+[[nodiscard]] gemm::CopyRows copy_of(const OperandSpec& spec) noexcept;
 
 /// Why the rows come by no tensor map, copied or not.
 [[nodiscard]] detail::Reason copied_view_refusal(const OperandSpec& spec) noexcept;

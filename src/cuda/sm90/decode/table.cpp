@@ -194,7 +194,7 @@ bool leads(const Tiling& t, const Shape& s) {
 }  // namespace
 
 bool copies_input(const Shape& s) noexcept {
-  if (s.copy_input != gemm::CopyInput::kMay) return s.copy_input == gemm::CopyInput::kMust;
+  if (s.copy_input != gemm::CopyRows::kMay) return s.copy_input == gemm::CopyRows::kMust;
   return !s.norm && s.m > kCopyTokens && s.pitch == gemm::Pitch::kSplitSectors;
 }
 

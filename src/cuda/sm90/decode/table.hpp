@@ -88,7 +88,7 @@ struct Shape {
   bool boxes = true;  ///< the weights, and with a deferred norm x, can come by boxes
   bool norm = false;  ///< gate_up with a deferred norm
   gemm::Pitch pitch = gemm::Pitch::kWholeLines;  ///< of x's rows, or of h's
-  gemm::CopyInput copy_input = gemm::CopyInput::kNever;
+  gemm::CopyRows copy_input = gemm::CopyRows::kNever;
   std::int64_t memory_bytes_per_second = 4'917'000'000'000;  ///< an H200's
 };
 

@@ -39,7 +39,7 @@ Operand output_of(const Problem& p) { return p.op == Op::kGateUp ? Operand::kH :
 
 bool copies_output(const Problem& p) {
   return is_forward(p) &&
-         sm90::copy_of(operand_spec(p, output_of(p))) == sm90::gemm::CopyInput::kMust;
+         sm90::copy_of(operand_spec(p, output_of(p))) == sm90::gemm::CopyRows::kMust;
 }
 
 GemmShape forward_shape(const Problem& p, const Device& device) {

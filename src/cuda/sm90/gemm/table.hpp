@@ -172,9 +172,9 @@ enum class Pitch : std::uint8_t { kWholeLines, kWholeSectors, kSplitSectors };
   return row_stride_bytes % 32 == 0 ? Pitch::kWholeSectors : Pitch::kSplitSectors;
 }
 
-/// Whether the rows of a launch's input may be copied to whole lines first, or must be, for no
+/// Whether rows of an input or output may go by way of whole lines in scratch, or must, for no
 /// tensor map walks them.
-enum class CopyInput : std::uint8_t { kNever, kMay, kMust };
+enum class CopyRows : std::uint8_t { kNever, kMay, kMust };
 
 /// What the choice depends on. `n` counts weight rows: 2 H for gate_up, D for down, H for
 /// gate_up_grad, the columns of the output for the others.
@@ -192,7 +192,7 @@ struct GemmShape {
   bool long_epilogue = false;          ///< gelu_erf's, or with a residual
   Pitch x_pitch = Pitch::kWholeLines;  ///< of the A operand
   Pitch w_pitch = Pitch::kWholeLines;  ///< of the weights
-  CopyInput copy_x = CopyInput::kNever;
+  CopyRows copy_x = CopyRows::kNever;
 };
 
 /// Tiles of a shape: those of a cluster count as one.
