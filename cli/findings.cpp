@@ -118,12 +118,14 @@ std::string case_name(const ordered_json& row) {
 }
 
 Status Findings::write() {
-  if (reread && json != "-") SLUICE_TRY(reread(*this));
-  const ordered_json rows_now = all_rows();
-  summarise(rows_now);
-  ordered_json lists{{"rows", rows_now}};
-  if (!checks.empty()) lists["checks"] = checks;
-  return harness::write_text(json, harness::results_text(meta, lists));
+  return harness::update_text(json, [&]() -> Expected<std::string> {
+    if (reread && json != "-") SLUICE_TRY(reread(*this));
+    const ordered_json rows_now = all_rows();
+    summarise(rows_now);
+    ordered_json lists{{"rows", rows_now}};
+    if (!checks.empty()) lists["checks"] = checks;
+    return harness::results_text(meta, lists);
+  });
 }
 
 Status Findings::add(const std::vector<harness::Row>& more, bool right, bool converged) {

@@ -14,6 +14,7 @@
 #include <iostream>
 
 #include "files/replace_file.hpp"
+#include "files/update_file.hpp"
 
 namespace sluice::harness {
 namespace {
@@ -244,6 +245,14 @@ Status write_text(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text << std::flush;
   return file ? Status{} : unwritable(path);
+}
+
+Status update_text(const std::string& path, const std::function<Expected<std::string>()>& text) {
+  if (path != "-" && !is_stream(path)) {
+    return files::update_file(path.c_str(), [&](std::string_view) { return text(); });
+  }
+  const auto made = text();
+  return made ? write_text(path, *made) : Status(made.error());
 }
 
 Status check_writable(const std::string& path) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -104,6 +105,10 @@ inline constexpr double kRounding = 0.5e-3;
 /// Writes text to standard output for "-", else to a file as files::replace_file() does; devices
 /// and pipes are written as they are. Errors: kInvalidArgument with the reason.
 Status write_text(const std::string& path, const std::string& text);
+
+/// Writes what `text` makes of the file's content as write_text() does. No other update_text() of
+/// that file runs meanwhile. Errors: as write_text() and files::update_file(); those of `text`.
+Status update_text(const std::string& path, const std::function<Expected<std::string>()>& text);
 
 /// Whether write_text() could write `path`, which stays as it is; "" and "-" can always be written.
 /// Errors: as write_text().

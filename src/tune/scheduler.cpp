@@ -4,7 +4,7 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "tune/file.hpp"
+#include "files/update_file.hpp"
 #include "tune/lines.hpp"
 #include "tune/shipped.hpp"
 #include "tune/tuner.hpp"
@@ -68,7 +68,7 @@ Expected<std::vector<TuneOutcome>> Scheduler::tune(std::span<const Problem> prob
 
 Expected<LoadReport> Scheduler::load(const char* path) {
   if (path == nullptr) return make_error(ErrorCode::kInvalidArgument, "path: got null");
-  const auto text = tune::read_file(path);
+  const auto text = files::read_file(path);
   if (!text) return text.error();
   LoadReport report;
   if (!*text) {
@@ -111,7 +111,7 @@ Status Scheduler::save(const char* path) const {
     const std::shared_lock reading(state_->mutex);
     own = state_->own;
   }
-  return tune::update_file(path, [&](std::string_view old) -> Expected<std::string> {
+  return files::update_file(path, [&](std::string_view old) -> Expected<std::string> {
     SLUICE_TRY(tune::check_header(old, path));
     std::string text(tune::kHeader);
     tune::for_each_line(old, [&](std::string_view line_text) {

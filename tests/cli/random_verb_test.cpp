@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // sluice bench --random as a process, and the list of all models.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -149,6 +152,21 @@ TEST(Random, PartsAtOnceKeepEachOthersRows) {
   EXPECT_EQ(draw({"--part", "2/2", "--json", file}).code, 0);
   slow.join();
   EXPECT_THAT(read_results(read_file(file))["rows"], SizeIs(5));
+}
+
+// A part reads the file, then writes it: another's write between the two would be lost.
+TEST(Random, APartWaitsWhileAnotherChangesTheFile) {
+  const Folder folder;
+  const std::string file = folder.path("out.json");
+  const int lock = open((file + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+  ASSERT_GE(lock, 0);
+  ASSERT_EQ(flock(lock, LOCK_EX), 0);
+  std::thread part([&] { EXPECT_EQ(draw({"--part", "1/2", "--json", file}).code, 0); });
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // four times what the part takes
+  EXPECT_EQ(read_file(file), "");
+  close(lock);
+  part.join();
+  EXPECT_THAT(read_results(read_file(file))["rows"], SizeIs(2));
 }
 
 TEST(Random, RegretIsOfEveryFifthShape) {

@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
+#include "files/update_file.hpp"
 #include "problems.hpp"
 #include "sluice/scheduler.hpp"
 #include "tests/unit/expect_error.hpp"
-#include "tune/file.hpp"
 
 namespace sluice::tune {
 namespace {
@@ -174,7 +174,8 @@ TEST_F(Writers, WhatIsNoLockStays) {
   const std::string lock = path + ".lock";
   std::ofstream(lock) << "somebody's";
   Scheduler scheduler(cpu_device());
-  EXPECT_TRUE(test::refuses(scheduler.save(path.c_str()), ".lock: is no lock of a tune cache"));
+  EXPECT_TRUE(
+      test::refuses(scheduler.save(path.c_str()), ".lock: is no lock, wanted an empty file"));
   EXPECT_EQ(content_of(lock), "somebody's");
 }
 
@@ -184,26 +185,30 @@ TEST(Files, AreReplacedAsAWholeOrNotAtAll) {
   const auto refuse = [](std::string_view) -> Expected<std::string> {
     return make_error(ErrorCode::kInvalidArgument, "not this one");
   };
-  EXPECT_TRUE(test::refuses(update_file(path.c_str(), refuse), "not this one"));
+  EXPECT_TRUE(test::refuses(files::update_file(path.c_str(), refuse), "not this one"));
   EXPECT_EQ(content_of(path), "old");
   const auto append = [](std::string_view old) -> Expected<std::string> {
     return std::string(old) + " and new";
   };
-  EXPECT_TRUE(test::succeeds(update_file(path.c_str(), append)));
+  EXPECT_TRUE(test::succeeds(files::update_file(path.c_str(), append)));
   EXPECT_EQ(content_of(path), "old and new");
-  EXPECT_FALSE(read_file(folder.path("none").c_str()).value().has_value());
+  EXPECT_FALSE(files::read_file(folder.path("none").c_str()).value().has_value());
 }
 
 TEST(Files, WhatIsNoRegularFileIsNamedAndNotWaitedFor) {
   const Folder folder;
   const std::string pipe = folder.path("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_TRUE(test::refuses(read_file(pipe.c_str()), "pipe: is a pipe, a socket or a device"));
-  EXPECT_TRUE(test::refuses(read_file("/dev/null"), "/dev/null: is a pipe, a socket or a device"));
-  EXPECT_TRUE(test::refuses(read_file(folder.path(".").c_str()), "is a directory, wanted a"));
+  EXPECT_TRUE(
+      test::refuses(files::read_file(pipe.c_str()), "pipe: is a pipe, a socket or a device"));
+  EXPECT_TRUE(
+      test::refuses(files::read_file("/dev/null"), "/dev/null: is a pipe, a socket or a device"));
+  EXPECT_TRUE(
+      test::refuses(files::read_file(folder.path(".").c_str()), "is a directory, wanted a"));
   const std::string large = folder.write("large", "");
   std::filesystem::resize_file(large, (std::uintmax_t{64} << 20) + 1);
-  EXPECT_TRUE(test::refuses(read_file(large.c_str()), "got 67108865 bytes, wanted at most 64 MiB"));
+  EXPECT_TRUE(
+      test::refuses(files::read_file(large.c_str()), "got 67108865 bytes, wanted at most 64 MiB"));
   Scheduler scheduler(cpu_device());
   EXPECT_TRUE(test::refuses(scheduler.load(pipe.c_str()), "pipe: is a pipe"));
   EXPECT_TRUE(test::refuses(scheduler.save(pipe.c_str()), "pipe: is a pipe"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tune/file.hpp"
+#include "files/update_file.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -13,7 +13,7 @@
 
 #include "files/replace_file.hpp"
 
-namespace sluice::tune {
+namespace sluice::files {
 namespace {
 
 constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
@@ -86,8 +86,7 @@ class Lock {
     struct stat own {};
     if (fstat(file_->descriptor(), &own) != 0) return file_error(path_, "cannot be read", errno);
     if (S_ISREG(own.st_mode) && own.st_size == 0) return {};
-    return make_error(ErrorCode::kInvalidArgument,
-                      "%s: is no lock of a tune cache, wanted an empty file or none",
+    return make_error(ErrorCode::kInvalidArgument, "%s: is no lock, wanted an empty file or none",
                       path_.c_str());
   }
 
@@ -131,13 +130,13 @@ Expected<std::optional<std::string>> read_file(const char* path) {
 Status update_file(const char* path,
                    const std::function<Expected<std::string>(std::string_view)>& change) {
   // Of the file itself: writers by a link and by what it leads to exclude each other.
-  Lock lock(files::followed(path) + ".lock");
+  Lock lock(followed(path) + ".lock");
   SLUICE_TRY(lock.take());
   const auto old = read_file(path);
   if (!old) return old.error();
   const auto text = change(*old ? std::string_view(**old) : std::string_view());
   if (!text) return text.error();
-  return files::replace_file(path, *text);
+  return replace_file(path, *text);
 }
 
-}  // namespace sluice::tune
+}  // namespace sluice::files
