@@ -50,7 +50,7 @@ struct Device {
   int sm_count = 0;              ///< streaming multiprocessors; 0 for the CPU
   int smem_per_block_bytes = 0;  ///< opt-in maximum of one block; 0 for the CPU
   bool cooperative_launch = false;
-  int cublaslt_version = 0;         ///< Hopper: of the cuBLASLt that this process found, as
+  int cublaslt_version = 0;         ///< CUDA: of the cuBLASLt that this process found, as
                                     ///< cublasLtGetVersion says it, e.g. 130100; 0 for none
   int driver_version = 0;           ///< as CUDA reports it, e.g. 13000; 0 for the CPU
   int runtime_version = 0;          ///< the CUDA runtime in this library; 0 for the CPU

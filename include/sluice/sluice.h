@@ -199,7 +199,7 @@ typedef struct sluice_device {
   uint32_t simd_targets;  ///< CPU: bit 0 emulated, 1 AVX2, 2 AVX-512, 3 its BF16
   int64_t l1d_bytes, l2_bytes, l3_bytes, memory_bytes;
   char name[96];
-  int32_t cublaslt_version;    ///< Hopper: of the cuBLASLt that this process found, e.g. 130100; 0
+  int32_t cublaslt_version;    ///< CUDA: of the cuBLASLt that this process found, e.g. 130100; 0
                                ///< for none
   int32_t slow_bf16_products;  ///< CPU: 1 where AVX-512 BF16 multiplies slower than FMA in fp32
   int64_t memory_bytes_per_second;  ///< GPU: its bus times its clock; 0 where unknown

@@ -220,6 +220,8 @@ Reason refusal(const Recipe& recipe, const Problem& problem, const Device& devic
   if (!ops.contains(problem.op)) return refuse("has no %s", to_string(problem.op));
   if (reduces(problem) && recipe.is_whole()) return refuse("has no all_reduce");
   Reason reason;
+  if (recipe.leaves != nullptr) reason = recipe.leaves(problem);
+  if (!reason.empty()) return reason;
   for_each_form(recipe, problem, device, [&](const Form& form) {
     reason = form_refusal(form);
     return reason.empty();

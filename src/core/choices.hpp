@@ -24,6 +24,8 @@ struct Recipe {
   std::span<const Kernel* const> kernels;
   /// The operators that several kernels make steps of.
   OpSet ops{};
+  /// Why the recipe leaves a problem to others; nothing where it does not. Null: none.
+  Reason (*leaves)(const Problem&) noexcept = nullptr;
   /// Of a step (its own problem) that `kernel` supports: why the next one of kernels is expected
   /// to be faster in this problem (the whole operator's), or nothing. Null: never.
   Reason (*yields)(const Problem&, const Problem& step, const Device&,

@@ -37,7 +37,9 @@ struct HiddenGrads {
 HiddenGrads hidden_grads(const Whole& whole) {
   const Problem& p = whole.problem;
   if (p.save_dg_du) return {p.layout.dg_du, whole.given.dg, whole.given.du};
-  const std::int64_t half_bytes = p.h * size_bytes(p.x_dtype);
+  constexpr std::int64_t kAlignment = 16;  // of du's rows too
+  const std::int64_t half_bytes =
+      (p.h * size_bytes(p.x_dtype) + kAlignment - 1) / kAlignment * kAlignment;
   char* const base = static_cast<char*>(whole.scratch.dg_du);
   return {
       {.row_stride_bytes = 2 * half_bytes}, base, base == nullptr ? nullptr : base + half_bytes};

@@ -156,8 +156,9 @@ std::int64_t blocks_of(std::int64_t cols, std::int64_t block) {
   return cols / block + (cols % block == 0 ? 0 : 1);
 }
 
-Layout resolved(Layout layout, std::int64_t cols, DType dtype) {
-  if (layout.row_stride_bytes == kContiguous) {
+// Of one row the distance to the next means nothing.
+Layout resolved(Layout layout, std::int64_t rows, std::int64_t cols, DType dtype) {
+  if (layout.row_stride_bytes == kContiguous || (rows <= 1 && layout.block_rows == 0)) {
     // With column blocks up to the end of the last whole block, so that a contiguous interleaved
     // pair is one [rows, 2·cols] buffer.
     layout.row_stride_bytes =
@@ -184,7 +185,8 @@ OperandSpec operand_spec(const Problem& p, Operand id) noexcept {
   if (vector && is_block_type(spec.dtype)) spec.dtype = DType::kF32;
   spec.rows = vector ? 1 : p.*row.shape.rows;
   spec.cols = p.*row.shape.cols;
-  spec.layout = resolved(vector ? Layout{} : p.layout.*row.layout, spec.cols, spec.dtype);
+  spec.layout =
+      resolved(vector ? Layout{} : p.layout.*row.layout, spec.rows, spec.cols, spec.dtype);
   return spec;
 }
 
@@ -230,7 +232,7 @@ Layout interleaved_cols(std::int64_t block_cols, std::int64_t h, DType dtype) no
   Layout layout{.block_cols = block_cols,
                 .col_block_stride_bytes =
                     saturated_multiply(saturated_multiply(2, block_cols), size_bytes(dtype))};
-  return resolved(layout, h, dtype);
+  return resolved(layout, 2, h, dtype);
 }
 
 double flops(const Problem& p) noexcept {

@@ -26,6 +26,9 @@ constexpr const Kernel* kSm90[] = {&cuda::kCublasLt, &cuda::kSm90Gemm, &cuda::kN
 constexpr const Kernel* kSm80[] = {&cuda::kSm80Decode, &cuda::kSm80Gemm, &cuda::kNorm,
                                    &cuda::kColumnSum, &cuda::kAllReduce};
 
+constexpr const Kernel* kCublasLtAny[] = {&cuda::kCublasLtAny, &cuda::kNorm, &cuda::kNormAny,
+                                          &cuda::kColumnSum, &cuda::kAllReduce};
+
 constexpr const Kernel* kSm100[] = {&cuda::kSm100, &cuda::kNorm};
 
 // The decode kernel beside tiles.
@@ -87,6 +90,13 @@ constexpr Recipe kRecipes[] = {
      .ops = {Op::kGateUp, Op::kDown, Op::kMlp, Op::kGateUpGrad, Op::kMlpGrad, Op::kInputGrad,
              Op::kWeightGrad},
      .yields = sm80_yields},
+    {.name = "cuda.cublaslt",
+     .reason = "widths and rows that are no multiples of 16 bytes, and fp32: cuBLASLt's products",
+     .backend = Backend::kCuda,
+     .kernels = kCublasLtAny,
+     .ops = {Op::kGateUp, Op::kDown, Op::kMlp, Op::kGateUpGrad, Op::kMlpGrad, Op::kInputGrad,
+             Op::kWeightGrad},
+     .leaves = cuda::in_units},
     {.name = "cuda.norm",
      .reason = "RMSNorm by itself, a CTA a row",
      .backend = Backend::kCuda,

@@ -36,6 +36,11 @@ extern const detail::Kernel kCublasLt;
 [[nodiscard]] detail::Reason cublaslt_yields_in_mlp(const Problem& gate_up, const Problem& down,
                                                     Op step, const Device&) noexcept;
 
+// cublaslt/any_step.cpp: what no GEMM of this library takes, by cuBLASLt's products.
+extern const detail::Kernel kCublasLtAny;
+/// Why a problem is left to those; nothing where one of its operands is not for them.
+[[nodiscard]] detail::Reason in_units(const Problem&) noexcept;
+
 // sm80/decode/step.cpp: gate_up and down by mma.sync for up to 64 tokens, Ampere and newer.
 extern const detail::Kernel kSm80Decode;
 /// Why the tiles of kSm80Gemm are preferred to it for few tokens; nothing where it is faster.
@@ -58,6 +63,8 @@ extern const detail::Kernel kElementwise;
 
 // simt/step.cpp: sums over tokens, any type and layout.
 extern const detail::Kernel kColumnSum;
+// The same file: the norm, any type, width and layout.
+extern const detail::Kernel kNormAny;
 
 // CUDA cores, any GPU from sm_75, any shape, layout and alignment.
 extern const detail::Kernel kSimt;

@@ -27,6 +27,10 @@ Status launch_gate_rows(const Device&, DType, const GateRowsParams& params, Stre
   last_gate = params;
   return {};
 }
+Status launch_grad_rows(const Device& /*device*/, DType /*dtype*/, const GradRowsParams& /*params*/,
+                        Stream /*stream*/) noexcept {
+  return {};
+}
 Status launch_add_rows(const Device&, DType, const AddRowsParams& params, Stream) noexcept {
   last_add = params;
   return {};

@@ -84,7 +84,7 @@ constexpr Row kRows[] = {
     {"l40s", "512x4096x14336:mlp:norm", "cuda.sm80",
      "norm:cuda.norm gate_up:cuda.sm80_gemm down:cuda.sm80_gemm"},
     {"b200", "512x4096x14336:down:residual", "cuda.sm80", "down:cuda.sm80_gemm"},
-    {"h200", "512x4096x14337:gate_up:interleaved3", "cuda.simt", "gate_up:cuda.simt"},
+    {"h200", "512x4096x14337:gate_up:interleaved3", "cuda.cublaslt", "gate_up:cuda.cublaslt_any"},
     {"h200", "512x4096x14304:gate_up:interleaved3", "cuda.sm80", "gate_up:cuda.sm80_gemm"},
     // Element by element, the norm, and all that is left in one step.
     {"h200", "512x1x14336:gate_mul", "cuda.elementwise", "gate_mul:cuda.elementwise"},
@@ -92,14 +92,17 @@ constexpr Row kRows[] = {
     {"h200", "512x4096x14336:mlp_grad:recompute:interleaved8", "cuda.sm80",
      "gate_up:cuda.sm80_gemm gate_up_grad:cuda.sm80_gemm input_grad:cuda.sm80_gemm "
      "weight_grad:cuda.sm80_gemm weight_grad_down:cuda.sm80_gemm"},
-    {"h200", "512x4096x14336:mlp:fp32:norm", "cuda.simt", "mlp:cuda.simt"},
+    {"h200", "512x4096x14336:mlp:fp32:norm", "cuda.cublaslt",
+     "norm:cuda.norm_any gate_up:cuda.cublaslt_any down:cuda.cublaslt_any"},
     {"a100", "512x4096x14336:mlp_grad:recompute:bias", "cuda.sm80",
      "gate_up:cuda.sm80_gemm gate_up_grad:cuda.sm80_gemm input_grad:cuda.sm80_gemm "
      "weight_grad:cuda.sm80_gemm weight_grad_down:cuda.sm80_gemm column_sum_gate:cuda.column_sum "
      "column_sum_up:cuda.column_sum"},
     {"a100", "8x4096x14336:mlp:save", "cuda.sm80", "gate_up:cuda.sm80_gemm down:cuda.sm80_decode"},
     {"a100", "512x4096x14336:gate_up_grad", "cuda.sm80", "gate_up_grad:cuda.sm80_gemm"},
-    {"a100", "512x4096x14336:mlp_grad:fp32", "cuda.simt", "mlp_grad:cuda.simt"},
+    {"a100", "512x4096x14336:mlp_grad:fp32", "cuda.cublaslt",
+     "gate_up_grad:cuda.cublaslt_any input_grad:cuda.cublaslt_any weight_grad:cuda.cublaslt_any "
+     "weight_grad_down:cuda.cublaslt_any"},
 };
 
 TEST(Steps, AreThoseOfTheDeviceAndTheProblem) {

@@ -25,7 +25,8 @@ std::string word_of(const std::string& kernel) {
       {"cuda.sm90_decode", "decode"}, {"cuda.sm90_gemm", "gemm"},
       {"cuda.cublaslt", "cublaslt"},  {"cuda.sm80_decode", "sm80_decode"},
       {"cuda.sm80_gemm", "sm80"},     {"cuda.norm", "norm"},
-      {"cuda.simt", "simt"},          {"cuda.elementwise", "elementwise"}};
+      {"cuda.simt", "simt"},          {"cuda.elementwise", "elementwise"},
+      {"cuda.norm_any", "norm_any"},  {"cuda.cublaslt_any", "cublaslt_any"}};
   const auto found = kWords.find(kernel);
   return found == kWords.end() ? kernel : found->second;
 }
@@ -52,10 +53,10 @@ std::string steps_of(const Problem& p, const Explanation& why) {
   for (const ExplainedStep& step : why.steps) {
     if (!is_told(p, step.name)) continue;
     const std::string word = word_of(step.kernel);
-    norm_step = norm_step || word == "norm";
+    norm_step = norm_step || step.name == "norm";
     const bool deferred = step.name == "gate_up" && p.norm.enabled && !norm_step;
     out += fmt::format("{}{}{}={}{}", out.empty() ? "" : " ", step.name, deferred ? "+norm" : "",
-                       word, word == "norm" ? "" : ":" + step.config);
+                       word, step.name == "norm" ? "" : ":" + step.config);
   }
   return out;
 }

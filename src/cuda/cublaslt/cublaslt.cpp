@@ -148,8 +148,9 @@ struct Descriptors {
       // The heuristic reads the pointer's alignment: the least that is promised, for the same
       // algorithm whatever the first run's pointer is.
       // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that nobody reads from
-      LT_TRY(bias(api, reinterpret_cast<const void*>(std::uintptr_t{kCublasLtAlignment})),
-             "MatmulDescSetAttribute");
+      LT_TRY(
+          bias(api, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(p.alignment_bytes))),
+          "MatmulDescSetAttribute");
       LT_TRY(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type), "MatmulDescSetAttribute");
     }
     // Row-major [rows, cols] is column-major [cols, rows].
@@ -209,7 +210,7 @@ Expected<Algorithms> ask(const CublasLtApi& api, cublasLtHandle_t handle, Descri
   LT_TRY(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, scratch), "MatmulPreferenceSetAttribute");
   LT_TRY(set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions),
          "MatmulPreferenceSetAttribute");
-  const auto alignment = static_cast<std::uint32_t>(kCublasLtAlignment);
+  const auto alignment = static_cast<std::uint32_t>(p.alignment_bytes);
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -271,7 +272,7 @@ Expected<Chosen> choose(const CublasLtApi& api, Descriptors& d, const LtProduct&
 // Without a batch, or where cuBLASLt may take b's step.
 bool is_one_call(const LtProduct& p) {
   return p.count == 1 || (p.b_step_bytes >= 0 && p.b_step_bytes < kCublasLtStepLimitBytes &&
-                          p.b_step_bytes % kCublasLtAlignment == 0);
+                          p.b_step_bytes % p.alignment_bytes == 0);
 }
 
 // The i-th product of a batch, alone.

@@ -13,8 +13,7 @@ namespace sluice::cuda {
 /// What NVIDIA recommends for Hopper; scratch of one product after the other.
 inline constexpr std::int64_t kCublasLtScratchBytes = std::int64_t{32} << 20;
 
-/// Of the base of each matrix and its rows: what the heuristic is promised, whatever the pointers
-/// of a run are, so that a problem has one algorithm and one set of bits.
+/// The most that the heuristic is promised of the base of each matrix, and of rows where it is.
 inline constexpr std::int64_t kCublasLtAlignment = 16;
 
 /// A batch's matrices are nearer than this: the limit of a tensor map's strides.
@@ -39,7 +38,7 @@ struct LtProduct {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
-  DType dtype = DType::kBF16;  ///< of a, b and the bias: bf16 or fp16
+  DType dtype = DType::kBF16;  ///< of a, b and the bias: bf16, fp16 or fp32
   LtOperand a;
   LtOperand b;
   DType out_dtype = DType::kBF16;  ///< `dtype` or fp32
@@ -52,6 +51,9 @@ struct LtProduct {
   int count = 1;
   std::int64_t b_step_bytes = 0;    ///< from b to b; less than a matrix where rows alternate
   std::int64_t out_step_elems = 0;  ///< from out to out; they may alternate, not overlap
+  /// Of each base and the bias: what the heuristic is promised, whatever the pointers of a run are,
+  /// so that a problem has one algorithm and one set of bits.
+  std::int64_t alignment_bytes = kCublasLtAlignment;
 
   friend bool operator==(const LtProduct&, const LtProduct&) = default;
 };
@@ -62,7 +64,7 @@ struct LtProduct {
 [[nodiscard]] int cublaslt_version(int driver_version) noexcept;
 
 /// Enqueues a product on `device`, the current one; a batch as one launch where b's step is a
-/// multiple of kCublasLtAlignment from 0 up to kCublasLtStepLimitBytes, else as `count`. `rank`
+/// multiple of the alignment from 0 up to kCublasLtStepLimitBytes, else as `count`. `rank`
 /// chooses among the algorithms of the library's heuristic in the order of lt_ranking(), best first
 /// (the last there is, where it offers fewer); only those that sum in fp32 and in a fixed order are
 /// asked for. The first product on a device makes a handle that lives as long as the process, the

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "cuda/cublaslt/api.hpp"
-#include "cuda/cublaslt/cublaslt.hpp"
+#include "cuda/cublaslt/matrix.hpp"
 #include "cuda/cublaslt/sums.hpp"
 #include "cuda/host/tensor_map.hpp"
 #include "cuda/kernel_rows.hpp"
@@ -25,6 +25,15 @@ namespace {
 using detail::Reason;
 using detail::refuse;
 using detail::Step;
+using lt::evenly_strided;
+using lt::kMostSumBytes;
+using lt::Matrix;
+using lt::multiply;
+using lt::operand;
+using lt::side_by_side;
+using lt::stacked;
+using lt::stride_of;
+using lt::sums_of;
 
 // A third of a millisecond of an H200. Below it `down` is a few waves at most, and cuBLASLt has
 // more tilings and splits of k; above it the two are within 5 % (docs/kernels/cublaslt.md,
@@ -40,48 +49,7 @@ constexpr double kNarrowL2MaxFlops = 3.7e12;
 constexpr std::int64_t kMaxGradTokens = 768;
 constexpr std::int64_t kMaxGradWidth = 2048;
 
-// Of sums, which are scratch: beyond, they cost more than a better product saves, and memory that
-// users count on.
-constexpr std::int64_t kMostSumBytes = std::int64_t{256} << 20;
-
-/// Which of the heuristic's algorithms, as lt_ranking() orders them.
-struct Choice {
-  int rank;
-};
-
-struct Matrix {
-  OperandSpec spec;
-  void* base;
-};
-
 Matrix at(const Step& step, Operand id) { return {step.spec(id), step.pointer(id)}; }
-
-bool evenly_strided(const Layout& layout) {
-  return layout.block_rows == 0 && layout.block_cols == 0;
-}
-
-std::int64_t stride_of(const Matrix& matrix) {
-  return matrix.spec.layout.row_stride_bytes / size_bytes(matrix.spec.dtype);
-}
-
-LtOperand operand(const Matrix& matrix, bool transposed) {
-  return {matrix.base, stride_of(matrix), transposed};
-}
-
-// Whether `second` is the lower half of one evenly strided matrix whose upper half is `first`.
-bool stacked(const Matrix& first, const Matrix& second) {
-  return evenly_strided(first.spec.layout) &&
-         static_cast<const char*>(second.base) ==
-             static_cast<const char*>(first.base) +
-                 first.spec.rows * first.spec.layout.row_stride_bytes;
-}
-
-// Whether `second` is the right half of one evenly strided matrix whose left half is `first`.
-bool side_by_side(const Matrix& first, const Matrix& second) {
-  const std::int64_t width = bytes_of(first.spec.dtype, first.spec.cols);
-  return evenly_strided(first.spec.layout) && first.spec.layout.row_stride_bytes >= 2 * width &&
-         static_cast<const char*>(second.base) == static_cast<const char*>(first.base) + width;
-}
 
 // Of sums that stay in fp32: with beta = 1 and 16-bit outputs cuBLASLt rounds the product before it
 // adds.
@@ -92,18 +60,8 @@ std::int64_t sum_bytes(const Problem& p) {
   return p.m * cols * static_cast<std::int64_t>(sizeof(float));
 }
 
-float* sums_of(const Step& step) {
-  return reinterpret_cast<float*>(static_cast<char*>(step.scratch) + kCublasLtScratchBytes);
-}
-
-// gate_up's gate weights; blocks of one row are even rows at the blocks' distance, a single block
-// is none.
 OperandSpec gate_weights(const Problem& p) {
-  OperandSpec w = operand_spec(p, Operand::kWGate);
-  Layout& l = w.layout;
-  if (l.block_rows == 1) l.row_stride_bytes = l.block_stride_bytes;
-  if (l.block_rows == 1 || l.block_rows >= w.rows) l.block_rows = l.block_stride_bytes = 0;
-  return w;
+  return lt::even_rows(operand_spec(p, Operand::kWGate));
 }
 
 // Rows that are no matrix to cuBLASLt.
@@ -162,16 +120,6 @@ Reason supports(const Problem& p, const Device& device) noexcept {
     return refuse("dw_gate: adds to fp32 alone, cuBLASLt rounds the product before it adds");
   }
   return layout_refusal(p);
-}
-
-std::size_t configs(const Problem&, const Device&, std::span<KernelConfig> out) noexcept {
-  std::array<Choice, kCublasLtRanks> ranks{};
-  for (int rank = 0; rank < kCublasLtRanks; ++rank) ranks[static_cast<std::size_t>(rank)] = {rank};
-  return detail::offer<Choice>(ranks, out);
-}
-
-void name_config(const KernelConfig& config, std::span<char> out) noexcept {
-  std::snprintf(out.data(), out.size(), "lt%d", detail::config_as<Choice>(config).rank);
 }
 
 std::size_t scratch_bytes(const detail::StepView& s) noexcept {
@@ -259,11 +207,6 @@ Reason long_down_refusal(const Problem& p, const Device& device) {
   if (p.op != Op::kDown || down_flops(p) <= most_flops(device)) return {};
   return refuse("down of %.3g GFLOP: above %.3g this library's own is as fast",
                 down_flops(p) * 1e-9, most_flops(device) * 1e-9);
-}
-
-Status multiply(const Step& step, const LtProduct& product) {
-  return cublaslt_product(product, detail::config_as<Choice>(step.config).rank, step.device,
-                          step.scratch, step.stream);
 }
 
 Status down(const Step& step) {
@@ -409,28 +352,42 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
 }
 
 std::string describe(const detail::StepView& s) {
-  const int version = s.device.cublaslt_version;
   const Op op = s.problem.op;
-  const bool ranked = op == Op::kGateUp || op == Op::kDown;
-  char text[200];
-  std::snprintf(text, sizeof(text), "algorithm %d%s of what cuBLASLt %d.%d.%d's heuristic offers%s",
-                detail::config_as<Choice>(s.config).rank, ranked ? " by estimated time" : "",
-                version / 10000, version / 100 % 100, version % 100,
-                op == Op::kGateUp          ? "; its sums stay in fp32, the gate is a launch"
-                : sum_bytes(s.problem) > 0 ? "; its sums stay in fp32, the residual is a launch"
-                                           : "");
-  return text;
+  std::string text = lt::algorithm_text(s);
+  if (op == Op::kGateUp || op == Op::kDown) text.insert(text.find(" of "), " by estimated time");
+  if (op == Op::kGateUp) return text + "; its sums stay in fp32, the gate is a launch";
+  return sum_bytes(s.problem) > 0 ? text + "; its sums stay in fp32, the residual is a launch"
+                                  : text;
 }
 
 }  // namespace
+
+std::size_t lt::configs(const Problem&, const Device&, std::span<KernelConfig> out) noexcept {
+  std::array<Choice, kCublasLtRanks> ranks{};
+  for (int rank = 0; rank < kCublasLtRanks; ++rank) ranks[static_cast<std::size_t>(rank)] = {rank};
+  return detail::offer<Choice>(ranks, out);
+}
+
+void lt::name_config(const KernelConfig& config, std::span<char> out) noexcept {
+  std::snprintf(out.data(), out.size(), "lt%d", detail::config_as<Choice>(config).rank);
+}
+
+std::string lt::algorithm_text(const detail::StepView& s) {
+  const int version = s.device.cublaslt_version;
+  char text[100];
+  std::snprintf(text, sizeof(text), "algorithm %d of what cuBLASLt %d.%d.%d's heuristic offers",
+                detail::config_as<Choice>(s.config).rank, version / 10000, version / 100 % 100,
+                version % 100);
+  return text;
+}
 
 const detail::Kernel kCublasLt = {
     .name = "cuda.cublaslt",
     .backend = Backend::kCuda,
     .ops = {Op::kGateUp, Op::kDown, Op::kInputGrad, Op::kWeightGrad},
     .supports = supports,
-    .configs = configs,
-    .name_config = name_config,
+    .configs = lt::configs,
+    .name_config = lt::name_config,
     .launch = launch,
     .describe = describe,
     .scratch_bytes = scratch_bytes,

@@ -74,9 +74,7 @@ Expected<Device> cuda_device(int ordinal) noexcept {
   device.compute_capability = 10 * major + minor;
   device.arch = arch_of(device.compute_capability);
   device.cooperative_launch = cooperative != 0;
-  if (device.arch == Arch::kHopper) {
-    device.cublaslt_version = cuda::cublaslt_version(device.driver_version);
-  }
+  device.cublaslt_version = cuda::cublaslt_version(device.driver_version);
   device.l2_bytes = l2_bytes;
   device.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
   // A bit a wire at both edges of the clock.

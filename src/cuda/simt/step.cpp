@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda.simt: every operator from one GEMM and three elementwise kernels, on any GPU from sm_75, for
 // any shape, layout and alignment. Right before quick; see docs/kernels/simt.md. It makes one step
-// of an operator, since what its kernels leave to each other has types of its own. cuda.column_sum:
-// the gradient of a bias, summed over tokens, for recipes that have no kernel of their own for it.
+// of an operator, since what its kernels leave to each other has types of its own. cuda.column_sum
+// and cuda.norm_any: the gradient of a bias, summed over tokens, and RMSNorm, for recipes that have
+// no kernel of their own for these.
 #include <array>
 #include <cstdio>
 
@@ -330,6 +331,10 @@ std::string describe(const detail::StepView& s) {
          ", one launch after the other";
 }
 
+std::string describe_norm(const detail::StepView& s) {
+  return "a CTA a row, " + std::to_string(s.problem.m) + " rows";
+}
+
 std::string describe_column_sum(const detail::StepView& s) {
   return "a thread a column, " + std::to_string(s.problem.h) + " columns";
 }
@@ -346,6 +351,15 @@ const detail::Kernel kSimt = {
     .launch = launch,
     .describe = describe,
     .scratch_bytes = scratch_bytes,
+};
+
+const detail::Kernel kNormAny = {
+    .name = "cuda.norm_any",
+    .backend = Backend::kCuda,
+    .ops = {Op::kNorm},
+    .supports = supports,
+    .launch = launch,
+    .describe = describe_norm,
 };
 
 const detail::Kernel kColumnSum = {
