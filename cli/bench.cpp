@@ -186,7 +186,9 @@ int bench(const BenchArguments& args, const Context& context) {
     return fail(kUsage, "bench: wanted cases, --file, --model or --random, or else --checkpoint");
   }
   // Found out now, not after minutes of measuring.
-  if (const Status s = harness::check_writable(args.json); !s) return fail(s.error());
+  if (const Status s = harness::check_writable(args.json, {args.work.file, args.work.checkpoint});
+      !s)
+    return fail(s.error());
   const auto rig = harness::open_rig(context.device, context.limits());
   if (!rig) return fail_device(rig.error(), context.device);
   if (const Status s = check_device_options(context, (*rig)->device().backend); !s) {
@@ -274,7 +276,8 @@ void add_bench(CLI::App& app, Context& context) {
           "--baseline", args->baselines,
           "Time this baseline alone; may be repeated. Rivals by bench/*.py are none of these")
       ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())));
-  verb->add_option("--json", args->json, "Write results to this file, - for standard output");
+  verb->add_option("--json", args->json, "Write results to this file, - for standard output")
+      ->check(named());
   add_device_option(*verb, context);
   add_kernel_options(*verb, context);
   verb->callback([args, &context] { context.exit_code = bench(*args, context); });

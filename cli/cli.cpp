@@ -29,10 +29,14 @@ Options Context::options(const Scheduler* scheduler) const {
 void read_environment(Context& context) {
   // Not CLI11's envname(): it also fills the options of verbs that were not given, and the verbs
   // share one context.
-  if (const char* device = std::getenv("SLUICE_DEVICE")) context.device = device;
-  if (const char* simd = std::getenv("SLUICE_MAX_SIMD")) context.max_simd = simd;
-  if (const char* variant = std::getenv("SLUICE_VARIANT")) context.variant = variant;
-  if (const char* cache = std::getenv("SLUICE_TUNE_CACHE")) context.tune_cache = cache;
+  const auto read = [](const char* name, std::string& value) {
+    const char* const text = std::getenv(name);
+    if (text != nullptr && *text != '\0') value = text;
+  };
+  read("SLUICE_DEVICE", context.device);
+  read("SLUICE_MAX_SIMD", context.max_simd);
+  read("SLUICE_VARIANT", context.variant);
+  read("SLUICE_TUNE_CACHE", context.tune_cache);
 }
 
 void add_max_simd_option(CLI::App& verb, Context& context) {
@@ -62,6 +66,7 @@ void add_kernel_options(CLI::App& verb, Context& context) {
                 "Also variants that were compiled and never run");
   add_threads_option(verb, context);
   add_tune_cache_option(verb, context);
+  verb.get_option("--tune-cache")->check(CLI::ExistingFile);
 }
 
 void add_threads_option(CLI::App& verb, Context& context) {
@@ -73,6 +78,11 @@ void add_threads_option(CLI::App& verb, Context& context) {
 void add_tune_cache_option(CLI::App& verb, Context& context) {
   verb.add_option("--tune-cache", context.tune_cache,
                   "File of tuned choices, as `sluice tune` keeps them (SLUICE_TUNE_CACHE)");
+}
+
+CLI::Validator named() {
+  return CLI::Validator(
+      [](const std::string& text) { return text.empty() ? "got nothing, wanted a path" : ""; }, "");
 }
 
 CLI::Validator integer(std::uint64_t least, std::uint64_t most) {
@@ -236,9 +246,17 @@ Expected<std::vector<std::string>> read_problem_file(const std::string& path) {
     return make_error(ErrorCode::kInvalidArgument, "%s: cannot be read: %s", path.c_str(),
                       std::strerror(errno));
   }
+  constexpr std::size_t kLongest = 4096;
   std::vector<std::string> lines;
-  std::string line;
-  while (std::getline(file, line)) {
+  for (std::string line; !file.eof();) {
+    line.resize(kLongest);
+    file.getline(line.data(), kLongest);
+    if (file.bad() || (file.fail() && !file.eof())) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "%s: cannot be read to its end: wanted lines of less than %zu bytes",
+                        path.c_str(), kLongest);
+    }
+    line.resize(std::strlen(line.c_str()));
     line.erase(std::min(line.find('#'), line.size()));
     const std::size_t first = line.find_first_not_of(" \t\r");
     if (first == std::string::npos) continue;

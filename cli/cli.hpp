@@ -86,6 +86,9 @@ void add_tune_cache_option(CLI::App& verb, Context& context);
 /// Accepts finite numbers above 0, and 0 itself with `or_zero`; the message says so.
 [[nodiscard]] CLI::Validator positive(bool or_zero = false);
 
+/// Accepts a path that is not empty, as an unset variable leaves it.
+[[nodiscard]] CLI::Validator named();
+
 /// The exit code for an error of the library.
 [[nodiscard]] int exit_code(const Error& error) noexcept;
 /// Text on standard error. Where it cannot be written it is lost, and nothing else changes.

@@ -118,13 +118,17 @@ std::string case_name(const ordered_json& row) {
 }
 
 Status Findings::write() {
-  return harness::update_text(json, [&]() -> Expected<std::string> {
-    if (reread && json != "-") SLUICE_TRY(reread(*this));
+  const auto text = [&] {
     const ordered_json rows_now = all_rows();
     summarise(rows_now);
     ordered_json lists{{"rows", rows_now}};
     if (!checks.empty()) lists["checks"] = checks;
     return harness::results_text(meta, lists);
+  };
+  if (!is_part || json == "-") return harness::write_text(json, text());
+  return harness::update_text(json, [&]() -> Expected<std::string> {
+    SLUICE_TRY(reread(*this));
+    return text();
   });
 }
 
@@ -133,7 +137,8 @@ Status Findings::add(const std::vector<harness::Row>& more, bool right, bool con
   unsettled += converged ? 0 : 1;
   rows.insert(rows.end(), more.begin(), more.end());
   const auto now = std::chrono::steady_clock::now();
-  if (now - written < std::chrono::seconds(1)) return {};
+  // A stream keeps what it was given before: it is written to once.
+  if (now - written < std::chrono::seconds(1) || harness::is_stream(json)) return {};
   written = now;
   return keep();
 }

@@ -110,7 +110,8 @@ void add_info(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand("info", "Build, devices, SIMD targets and variants");
   const auto json = std::make_shared<std::string>();
   add_max_simd_option(*verb, context);
-  verb->add_option("--json", *json, "Write JSON to this file, - for standard output");
+  verb->add_option("--json", *json, "Write JSON to this file, - for standard output")
+      ->check(named());
   verb->callback([json, &context] {
     const harness::BuildInfo build = harness::build_info();
     const auto found = devices(context);

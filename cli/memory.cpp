@@ -182,7 +182,8 @@ void add_memory(CLI::App& app, Context& context) {
   verb->add_option("--tp", args->tp, "Tensor-parallel size: GPUs that share H and the KV heads")
       ->check(at_least(1))
       ->capture_default_str();
-  verb->add_option("--json", args->json, "Write JSON to this file, - for standard output");
+  verb->add_option("--json", args->json, "Write JSON to this file, - for standard output")
+      ->check(named());
   verb->callback([args, &context] { context.exit_code = memory(*args, context); });
 }
 

@@ -29,6 +29,9 @@ std::string check_block(const std::string& text) {
 }
 
 int pack(const PackArguments& args) {
+  if (!args.out.ends_with(".safetensors")) {
+    return fail(kUsage, fmt::format("pack: --out: got {}, wanted a .safetensors file", args.out));
+  }
   harness::GateUpPacking target;
   if (args.order == "up_gate") target.order = PackOrder::kUpGate;
   if (args.block != "halves") {

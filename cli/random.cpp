@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "harness/bench.hpp"
@@ -75,7 +76,7 @@ Expected<harness::TokenRange> token_range(const WorkArguments& work) {
 // A file that this draw, on this device and from these sources, may be added to.
 Status check_same_run(const ordered_json& meta, const Findings& found) {
   const ordered_json mine = harness::to_json(found.meta);
-  for (const char* field : {"device", "commit", "max_simd"}) {
+  for (const char* field : {"device", "commit", "max_simd", "fingerprints"}) {
     if (meta.contains(field) && meta[field] == mine[field]) continue;
     return make_error(ErrorCode::kInvalidArgument,
                       "%s: holds parts of another %s; name another --json for this --part",
@@ -143,11 +144,13 @@ Expected<std::vector<Job>> draw_jobs(const RandomArguments& args, const WorkArgu
   const auto tokens = token_range(work);
   if (!tokens) return tokens.error();
   std::vector<Job> draw;
+  std::set<std::string> drawn;  // a shape that comes again would be two rows of one name
   for (std::size_t i = 0; i < static_cast<std::size_t>(args.count); ++i) {
     const std::string text = harness::random_case(args.seed, i, *tokens);
     const auto parsed = harness::parse_case(text + (args.op == "mlp" ? "" : ":" + args.op) +
                                             (work.dtype.empty() ? "" : ":" + work.dtype));
     if (!parsed) return parsed.error();
+    if (!drawn.insert(case_name(*parsed)).second) continue;
     draw.push_back({*parsed, std::nullopt, 1, args.regret && i % kRegretStep == 0});
   }
   return draw;

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "cli/cli.hpp"
+#include "harness/results.hpp"
 
 namespace sluice::cli {
 namespace {
@@ -74,6 +75,10 @@ int report(const ReportArguments& args) {
     if (access(path.c_str(), R_OK) != 0) {
       return fail(kUsage, fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
     }
+  }
+  if (args.output == "-") return fail(kUsage, "report: -o: got -, wanted a file");
+  if (const Status s = harness::check_writable(args.output, args.results); !s) {
+    return fail(s.error());
   }
   const fs::path folder = package_folder();
   if (!fs::is_directory(folder / "sluice")) {

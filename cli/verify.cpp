@@ -134,7 +134,8 @@ void add_verify(CLI::App& app, Context& context) {
   verb->add_option("case", args->cases,
                    "Problems, such as 33x576x1536:fp16:gelu_tanh:concat; of foreign kernels the "
                    "tests' own where none is given");
-  verb->add_option("--file", args->file, "Problems from a file, one a line, # for comments");
+  verb->add_option("--file", args->file, "Problems from a file, one a line, # for comments")
+      ->check(named());
   verb->add_option("--seed", args->seed, "Of the data; overrides the cases' own")
       ->check(integer(1, std::numeric_limits<std::uint64_t>::max()));
   add_device_option(*verb, context);

@@ -101,14 +101,16 @@ CLI::Option* add_foreign_options(CLI::App& verb, ForeignArguments& args, const C
   if (context.foreign == nullptr) {
     library = verb.add_option("--foreign", args.library,
                               "Check this shared library's kernels, not Sluice's: what it exports "
-                              "by sluice/foreign.h");
+                              "by sluice/foreign.h")
+                  ->check(named());
   }
   for (CLI::Option* option :
        {verb.add_flag("--unfused", args.unfused,
                       "Of foreign kernels: allow the roundings of a program that stores the result "
                       "of every operator"),
         verb.add_option("--json", args.json,
-                        "Of foreign kernels: write JSON to this file, - for standard output")}) {
+                        "Of foreign kernels: write JSON to this file, - for standard output")
+            ->check(named())}) {
     if (library != nullptr) option->needs(library);
   }
   return library;
@@ -116,7 +118,7 @@ CLI::Option* add_foreign_options(CLI::App& verb, ForeignArguments& args, const C
 
 int verify_foreign(const ForeignArguments& args, std::vector<harness::Case> cases,
                    std::uint64_t seed, const Context& context) {
-  if (const Status writable = harness::check_writable(args.json); !writable) {
+  if (const Status writable = harness::check_writable(args.json, {args.library}); !writable) {
     return fail(writable.error());
   }
   // Before the library, whose runtimes may choose a device of their own.

@@ -130,7 +130,8 @@ std::vector<std::int64_t> WorkArguments::tokens() const {
 
 void add_work_options(CLI::App& verb, WorkArguments& args) {
   verb.add_option("case", args.cases, "Problems, such as 128x4096x14336:bf16:silu");
-  verb.add_option("--file", args.file, "Problems from a file, one a line, # for comments");
+  verb.add_option("--file", args.file, "Problems from a file, one a line, # for comments")
+      ->check(named());
   verb.add_option("--model", args.models,
                   "Model presets (see `sluice list models`); all: each of their shapes once")
       ->delimiter(',');

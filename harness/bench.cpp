@@ -100,6 +100,11 @@ Expected<Part> make_part(const Case& c, Rig& rig, const BenchOptions& options) {
   const std::int64_t rotating = trains ? operand_bytes(c.problem) : rotating_bytes(c.problem);
   const std::size_t copies =
       options.copies > 0 ? options.copies : timing::chain_copies(rotating, rig.device());
+  if (const std::int64_t free = rig.free_bytes() / std::max<std::int64_t>(rotating, 1);
+      options.copies > 0 && static_cast<std::int64_t>(copies) > free) {
+    return make_error(ErrorCode::kOutOfMemory, "bench: got %zu copies, memory is free for %lld",
+                      copies, static_cast<long long>(free));
+  }
   for (std::size_t i = 0; i < copies; ++i) {
     if (options.progress) {
       options.progress(format_case(c) + ": filling copy " + std::to_string(i + 1) + " of " +

@@ -47,7 +47,11 @@ class HugePages {
 class Team {
  public:
   explicit Team(int threads) : line_(threads) {
-    for (int i = 1; i < threads; ++i) others_.emplace_back([this, i] { follow(i); });
+    try {
+      for (int i = 1; i < threads; ++i) others_.emplace_back([this, i] { follow(i); });
+    } catch (const std::system_error&) {  // those that there are do the work
+      for (int i = static_cast<int>(size()); i < threads; ++i) line_.arrive_and_drop();
+    }
   }
   ~Team() {
     work_ = nullptr;

@@ -26,14 +26,6 @@ ordered_json or_null(const std::optional<T>& value) {
   return value ? ordered_json(*value) : ordered_json(nullptr);
 }
 
-constexpr const char* kOps[] = {"gate_up",       "down",         "mlp",       "gate_mul",
-                                "gate_mul_grad", "gate_up_grad", "mlp_train", "e2e"};
-constexpr const char* kPasses[] = {"fwd", "bwd", "full", "decode", "prefill"};
-constexpr const char* kBaselines[] = {
-    "cublaslt+act", "cublaslt_gemm", "cublaslt_chain", "own_unfused",   "quack",        "liger",
-    "liger_tiled",  "triton",        "torch_eager",    "torch_compile", "onednn",       "openblas",
-    "ggml",         "hf_eager",      "vllm",           "sglang",        "sluice_before"};
-
 ordered_json rounded(const ordered_json& value) {
   if (!value.is_number_float()) return value;
   const double number = value;
@@ -124,17 +116,7 @@ Status unwritable(const std::string& path) {
                     std::strerror(errno));
 }
 
-// A device or a pipe: nothing that could be replaced.
-bool is_stream(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_other(std::filesystem::status(path, ignored));
-}
-
 }  // namespace
-
-std::span<const char* const> row_ops() { return kOps; }
-std::span<const char* const> row_passes() { return kPasses; }
-std::span<const char* const> row_baselines() { return kBaselines; }
 
 ordered_json to_json(const Meta& meta) {
   ordered_json out{{"device", meta.device},
@@ -235,6 +217,11 @@ std::string results_text(const Meta& meta, const ordered_json& lists) {
   return block(members, "", "{}") + "\n";
 }
 
+bool is_stream(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_other(std::filesystem::status(path, ignored));
+}
+
 Status write_text(const std::string& path, const std::string& text) {
   if (path == "-") {
     std::cout << text << std::flush;
@@ -255,8 +242,14 @@ Status update_text(const std::string& path, const std::function<Expected<std::st
   return made ? write_text(path, *made) : Status(made.error());
 }
 
-Status check_writable(const std::string& path) {
+Status check_writable(const std::string& path, const std::vector<std::string>& inputs) {
   if (path.empty() || path == "-" || is_stream(path)) return {};
+  for (const std::string& input : inputs) {
+    std::error_code ignored;
+    if (!std::filesystem::equivalent(path, input, ignored)) continue;
+    return make_error(ErrorCode::kInvalidArgument, "%s: is read, and would be replaced",
+                      path.c_str());
+  }
   return files::check_replaceable(path);
 }
 

@@ -44,8 +44,8 @@ struct Meta {
 
 /// One shape against one baseline. Absent values are JSON nulls; every key is always there.
 struct Row {
-  std::string op;                    ///< see row_ops()
-  std::string pass;                  ///< see row_passes()
+  std::string op;    ///< to_string() of an operator, or what a script times: "mlp_train", "e2e"
+  std::string pass;  ///< "fwd", "bwd", "full", "decode" or "prefill"
   std::optional<std::string> model;  ///< preset or checkpoint
   std::int64_t m = 0;
   std::int64_t d = 0;
@@ -62,7 +62,7 @@ struct Row {
   std::optional<double> roof_fraction;
   std::optional<double> read_share;     ///< of the read ceiling, by paired samples; CPU
   std::optional<double> fma_share;      ///< of the fp32 FMA peak, likewise
-  std::optional<std::string> baseline;  ///< see row_baselines()
+  std::optional<std::string> baseline;  ///< Baseline::name()
   std::optional<double> baseline_us;
   std::optional<double> ratio;   ///< baseline_us / us
   std::int64_t extra_bytes = 0;  ///< that the variant needs beyond operands: its workspace
@@ -81,11 +81,6 @@ struct Row {
   std::optional<double> regret;
   std::string samples;  ///< Regret::samples, where they were asked for; else left out
 };
-
-/// The words that the fields `op`, `pass` and `baseline` may hold.
-[[nodiscard]] std::span<const char* const> row_ops();
-[[nodiscard]] std::span<const char* const> row_passes();
-[[nodiscard]] std::span<const char* const> row_baselines();
 
 /// Measured numbers are written with so many significant digits; whole ones are exact.
 inline constexpr int kSignificantDigits = 4;
@@ -106,12 +101,15 @@ inline constexpr double kRounding = 0.5e-3;
 /// and pipes are written as they are. Errors: kInvalidArgument with the reason.
 Status write_text(const std::string& path, const std::string& text);
 
+/// Whether a path leads to a device or a pipe, which cannot be replaced.
+[[nodiscard]] bool is_stream(const std::string& path);
+
 /// Writes what `text` makes of the file's content as write_text() does. No other update_text() of
 /// that file runs meanwhile. Errors: as write_text() and files::update_file(); those of `text`.
 Status update_text(const std::string& path, const std::function<Expected<std::string>()>& text);
 
 /// Whether write_text() could write `path`, which stays as it is; "" and "-" can always be written.
-/// Errors: as write_text().
-Status check_writable(const std::string& path);
+/// Errors: as write_text(); kInvalidArgument where it is one of the files that `inputs` name.
+Status check_writable(const std::string& path, const std::vector<std::string>& inputs = {});
 
 }  // namespace sluice::harness

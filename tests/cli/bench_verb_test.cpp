@@ -118,13 +118,6 @@ void expect_fields(const json& object, const Field (&fields)[n]) {
   }
 }
 
-bool is_word(const json& value, std::span<const char* const> words) {
-  for (const char* word : words) {
-    if (value == word) return true;
-  }
-  return false;
-}
-
 // Of `count` numbers of a file, each rounded, times the right value.
 double rounding(int count, double value) { return 1.01 * count * harness::kRounding * value; }
 
@@ -158,14 +151,7 @@ void expect_consistent(const json& row, const json& meta) {
 
 void expect_results(const json& results) {
   expect_fields(results["meta"], kMetaFields);
-  for (const json& row : results["rows"]) {
-    expect_fields(row, kRowFields);
-    EXPECT_TRUE(is_word(row["op"], harness::row_ops())) << row["op"];
-    EXPECT_TRUE(is_word(row["pass"], harness::row_passes())) << row["pass"];
-    if (!row["baseline"].is_null()) {
-      EXPECT_TRUE(is_word(row["baseline"], harness::row_baselines())) << row["baseline"];
-    }
-  }
+  for (const json& row : results["rows"]) expect_fields(row, kRowFields);
 }
 
 TEST(Bench, WritesTheSchemaAndNothingOfThisMachine) {

@@ -120,6 +120,24 @@ TEST(Random, PartsEndInOneFileWithItsSummary) {
   EXPECT_EQ(read_file(notes), "mine");
 }
 
+// Seed 3 draws one shape of a token as its 565th and its 794th.
+TEST(Random, AShapeThatComesAgainIsMeasuredOnce) {
+  const Folder folder;
+  const std::string file = folder.path("out.json");
+  for (const char* part : {"565/1000", "794/1000"}) {
+    ASSERT_LE(sluice({"bench",         "--random", "1000", "--seed",         "3", "--tokens",
+                      "1-1",           "--part",   part,   "--layers",       "1", "--memory",
+                      "300",           "--device", "cpu",  "--milliseconds", "1", "--quick",
+                      "--no-ceilings", "--json",   file})
+                  .code,
+              2);
+  }
+  std::set<std::string> names;
+  const json rows = read_results(read_file(file))["rows"];
+  for (const json& row : rows) names.insert(row["case"]);
+  EXPECT_EQ(names.size(), rows.size());
+}
+
 TEST(Random, APartOfWhichAllIsSkippedSaysSo) {
   const Folder folder;
   const std::string file = folder.path("out.json");

@@ -2,9 +2,11 @@
 // Output that does not arrive, and options that nothing reads: neither is success.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "process.hpp"
@@ -38,6 +40,49 @@ TEST(Output, AFullDeviceIsTold) {
     const Outcome closed = sluice(words, {}, {.out = ""});
     EXPECT_EQ(closed.code, 2) << words[0] << closed.err;
   }
+}
+
+// What is read is not replaced, and a path that is no name is told.
+TEST(Output, AnInputIsNoOutput) {
+  const Folder folder;
+  const std::string cases = folder.write("cases.txt", "4x64x96\n");
+  const Outcome bench = sluice({"bench", "--file", cases, "--json", cases, "--device", "cpu"});
+  EXPECT_EQ(bench.code, 2);
+  EXPECT_THAT(bench.err, HasSubstr("cases.txt: is read, and would be replaced"));
+  EXPECT_EQ(read_file(cases), "4x64x96\n");
+  EXPECT_EQ(sluice({"report", cases, "-o", cases}).code, 2);
+  EXPECT_EQ(read_file(cases), "4x64x96\n");
+  for (const Words& words :
+       {Words{"report", cases, "-o", "-"},
+        {"pack", cases, "--out", "config.json", "--block", "8"},
+        {"bench", "4x64x96", "--quick", "--device", "cpu", "--json", ""},
+        {"verify", "4x64x96", "--device", "cpu", "--foreign", ""},
+        {"explain", "4x64x96", "--device", "cpu", "--tune-cache", folder.path("none")}}) {
+    EXPECT_EQ(sluice(words).code, 2) << words[0];
+  }
+}
+
+// A pipe has one document, whatever the bench's time.
+TEST(Output, APipeIsWrittenOnce) {
+  const Folder folder;
+  const std::string pipe = folder.path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::string text;
+  std::thread reader([&] { text = read_file(pipe); });
+  const Outcome bench =
+      sluice({"bench", "4x64x96", "5x64x96", "6x64x96", "--quick", "--no-ceilings", "--device",
+              "cpu", "--milliseconds", "600", "--json", pipe});
+  reader.join();
+  EXPECT_EQ(bench.code, 0) << bench.err;
+  EXPECT_EQ(read_results(text)["rows"].size(), 3U);
+}
+
+TEST(Output, ALongLineIsNoCase) {
+  const Folder folder;
+  const std::string cases = folder.write("cases.txt", "4x64x96\n" + std::string(8192, ' '));
+  const Outcome verify = sluice({"verify", "--file", cases, "--device", "cpu"});
+  EXPECT_EQ(verify.code, 2);
+  EXPECT_THAT(verify.err, HasSubstr("cannot be read to its end"));
 }
 
 TEST(Output, ATunedFileIsKeptWhereTheTableIsLost) {

@@ -135,7 +135,8 @@ CHECK: dict[str, tuple[str, bool]] = {
 }
 WORDS = {
     "op": set(
-        "gate_up down mlp gate_mul gate_mul_grad gate_up_grad mlp_grad mlp_train e2e".split()
+        "gate_up down mlp gate_mul gate_mul_grad gate_up_grad mlp_grad norm input_grad weight_grad "
+        "column_sum mlp_train e2e".split()
     ),
     "pass": set("fwd bwd full decode prefill".split()),
     "baseline": set(

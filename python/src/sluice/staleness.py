@@ -28,7 +28,12 @@ from sluice.results import ResultsError, ResultsFile, load, text
 
 _KERNEL = re.compile(r" (cuda\.[a-z0-9_]+)$")
 # Kernels whose machine code or sources are counted with another's.
-_COUNTED_WITH = {"cpu.simd": "cpu", "cpu.reference": "cpu", "cuda.column_sum": "cuda.simt"}
+_COUNTED_WITH = {
+    "cpu.simd": "cpu",
+    "cpu.reference": "cpu",
+    "cuda.column_sum": "cuda.simt",
+    "cuda.norm_any": "cuda.simt",
+}
 _ELEMENTWISE = {"gate_mul", "gate_mul_grad"}  # operators of cuda.elementwise
 # On Hopper, which every GPU's file is of, they serve odd layouts alone.
 _SELDOM = ("cuda.sm80_gemm", "cuda.sm80_decode")

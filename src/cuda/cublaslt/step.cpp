@@ -16,6 +16,7 @@
 #include "cuda/refusals.hpp"
 #include "cuda/sm90/gemm/products.hpp"
 #include "cuda/sm90/gemm/table.hpp"
+#include "cuda/sm90/out_of_reach.hpp"
 #include "cuda/sm90/refusals.hpp"
 #include "math/gate.hpp"
 
@@ -254,7 +255,8 @@ Status gate_up(const Step& step) {
                                 step.device.sm_count};
     shape.block_groups = block / kPairGroupRows;
     shape.partials = false;
-    return sm90::gemm::gate_up(step, sm90::gemm::best_tiling(shape));
+    return sm90::pairs_in_reach(step) ? sm90::gemm::gate_up(step, sm90::gemm::best_tiling(shape))
+                                      : sm90::gate_up_out_of_reach(step);
   }
   float* const sums = sums_of(step);
   SLUICE_TRY(multiply(step, {.m = p.m,

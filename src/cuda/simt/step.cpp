@@ -46,7 +46,7 @@ Scratch lay_out(const Problem& p, void* base) {
     view.layout.row_stride_bytes = cols * size_bytes(dtype);
     view.base = static_cast<char*>(cursor.take(p.m * view.layout.row_stride_bytes));
   };
-  if (p.norm.enabled) {
+  if (p.norm.enabled && p.op != Op::kNorm) {
     take(s.n, p.d, p.x_dtype);
     if (p.norm.add && p.residual == Residual::kNormInput) take(s.r, p.d, p.x_dtype);
   }

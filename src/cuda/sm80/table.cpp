@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdio>
 
+#include "cuda/host/ranking.hpp"
+
 namespace sluice::cuda::sm80 {
 namespace {
 
@@ -30,19 +32,11 @@ double cost(const GemmShape& shape, const Tiling& t) noexcept {
 }
 
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
-  std::array<Tiling, std::size(kTilings)> order{};
-  std::size_t count = 0;
-  // Few elements: insertion sort, which keeps ties in source order and allocates nothing.
+  Ranking<Tiling, std::size(kTilings)> order;
   for (const Tiling& tiling : kTilings) {
-    if (smem_bytes(tiling) > shape.smem_per_block_bytes) continue;
-    std::size_t at = count++;
-    for (; at > 0 && cost(shape, tiling) < cost(shape, order[at - 1]); --at) {
-      order[at] = order[at - 1];
-    }
-    order[at] = tiling;
+    if (smem_bytes(tiling) <= shape.smem_per_block_bytes) order.add(tiling, cost(shape, tiling));
   }
-  std::copy_n(order.begin(), std::min(out.size(), count), out.begin());
-  return count;
+  return order.copy_to(out);
 }
 
 void name_tiling(const Tiling& t, std::span<char> out) noexcept {

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdio>
 
+#include "cuda/host/ranking.hpp"
+
 namespace sluice::cuda::sm80::decode {
 namespace {
 
@@ -61,8 +63,7 @@ double cost(const Shape& shape, const Tiling& t) noexcept {
 }
 
 std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {
-  std::array<Tiling, std::size(kTilings) * std::size(kSplits)> order{};
-  std::size_t count = 0;
+  Ranking<Tiling, std::size(kTilings) * std::size(kSplits)> order;
   int tokens = 0;
   for (const Tiling& base : kTilings) {
     if (tokens == 0 && base.tokens >= shape.m) tokens = base.tokens;
@@ -71,17 +72,10 @@ std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {
       Tiling tiling = base;
       tiling.split = split;
       tiling.stages = stages_of(base, shape.smem_per_block_bytes);
-      if (tiling.stages == 0 || !divides(tiling, shape)) continue;
-      // Few elements: insertion sort, which keeps ties in source order and allocates nothing.
-      std::size_t at = count++;
-      for (; at > 0 && cost(shape, tiling) < cost(shape, order[at - 1]); --at) {
-        order[at] = order[at - 1];
-      }
-      order[at] = tiling;
+      if (tiling.stages > 0 && divides(tiling, shape)) order.add(tiling, cost(shape, tiling));
     }
   }
-  std::copy_n(order.begin(), std::min(out.size(), count), out.begin());
-  return count;
+  return order.copy_to(out);
 }
 
 void name_tiling(const Tiling& t, std::span<char> out) noexcept {

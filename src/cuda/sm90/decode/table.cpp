@@ -5,7 +5,9 @@
 #include <array>
 #include <cstdio>
 #include <iterator>
+#include <utility>
 
+#include "cuda/host/ranking.hpp"
 #include "cuda/sm90/gemm/table.hpp"
 
 namespace sluice::cuda::sm90::decode {
@@ -220,8 +222,9 @@ double tiles_us(const Shape& s) noexcept {
 }
 
 std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {
-  std::array<Tiling, std::size(kTilings) * 3> ranked;
-  std::size_t count = 0;
+  // What leads, then by time.
+  Ranking<Tiling, std::size(kTilings) * 3, std::pair<bool, double>> order;
+  const auto add = [&](const Tiling& t) { order.add(t, {!leads(t, shape), model_us(t, shape)}); };
   const bool few = shape.m <= kRowTokens;
   constexpr int kWidths[] = {kRowTokens, 32, 64, 96, 128, kMaxTokens};
   if (shape.m > kMaxTokens) return 0;
@@ -234,20 +237,15 @@ std::size_t ranked(const Shape& shape, std::span<Tiling> out) noexcept {
     if (tiling.norm != shape.norm) continue;
     if (tiling.norm && tiling.tokens / 2 < shape.m) continue;  // the residual has the other half
     if (tiling.half && !offers_half(shape)) continue;
-    ranked[count++] = tiling;
+    add(tiling);
     for (int split = 2; split <= kMaxSplit; split *= 2) {
       if (!can_divide(tiling, split, shape)) continue;
-      ranked[count] = tiling;
-      ranked[count++].split = split;
+      Tiling divided = tiling;
+      divided.split = split;
+      add(divided);
     }
   }
-  std::stable_sort(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count),
-                   [&](const Tiling& a, const Tiling& b) {
-                     if (leads(a, shape) != leads(b, shape)) return leads(a, shape);
-                     return model_us(a, shape) < model_us(b, shape);
-                   });
-  std::copy_n(ranked.begin(), std::min(count, out.size()), out.begin());
-  return count;
+  return order.copy_to(out);
 }
 
 TilingPair first_pair(std::span<const Tiling> gate_up, const Shape& gate_up_shape,

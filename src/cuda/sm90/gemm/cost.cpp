@@ -235,6 +235,24 @@ double with_copy_us(GemmShape shape, const Tiling& t) {
          bytes * 1e-6 / (kOfMemory * chip_of(shape).megabytes_an_us);
 }
 
+struct ReadX {
+  bool copied;
+  double us;
+};
+
+ReadX read_x(const GemmShape& shape, const Tiling& t) {
+  if (shape.copy_x == CopyRows::kMust) return {true, with_copy_us(shape, t)};
+  const double in_place = tiling_us(shape, t);
+  // Of one row any stride will do.
+  if (shape.m <= 1 || shape.copy_x == CopyRows::kNever || t.is_stream_k() ||
+      shape.x_pitch == Pitch::kWholeLines) {
+    return {false, in_place};
+  }
+  constexpr double kWorthwhile = 0.97;  // of the time: copies take scratch
+  const double by_copy = with_copy_us(shape, t);
+  return by_copy < kWorthwhile * in_place ? ReadX{true, by_copy} : ReadX{false, in_place};
+}
+
 }  // namespace
 
 double longer_us(double a, double b, double power) noexcept {
@@ -242,20 +260,10 @@ double longer_us(double a, double b, double power) noexcept {
 }
 
 double cost(const GemmShape& shape, const Tiling& t) noexcept {
-  if (shape.m == 0) return 0;
-  return copies_x(shape, t) ? with_copy_us(shape, t) : tiling_us(shape, t);
+  return shape.m == 0 ? 0 : read_x(shape, t).us;
 }
 
-bool copies_x(const GemmShape& shape, const Tiling& t) noexcept {
-  if (shape.copy_x == CopyRows::kMust) return true;
-  // Of one row any stride will do.
-  if (shape.m <= 1 || shape.copy_x == CopyRows::kNever || t.is_stream_k() ||
-      shape.x_pitch == Pitch::kWholeLines) {
-    return false;
-  }
-  constexpr double kWorthwhile = 0.97;  // of the time: copies take scratch
-  return with_copy_us(shape, t) < kWorthwhile * tiling_us(shape, t);
-}
+bool copies_x(const GemmShape& shape, const Tiling& t) noexcept { return read_x(shape, t).copied; }
 
 ColumnCut column_cut(const GemmShape& shape, const Tiling& t) noexcept {
   const auto columns = static_cast<int>(ceil_div(shape.n, t.tile_n));

@@ -181,10 +181,7 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
   switch (step.problem.op) {
     case Op::kGateUp:
     case Op::kDown:
-      return copies_input(step, tiling) || copies_residual(step.problem) ||
-                     copies_output(step.problem)
-                 ? forward_by_copies(step, tiling)
-                 : forward(step, tiling);
+      return forward_by_copies(step, tiling);
     case Op::kGateUpGrad:
       return sm90::gemm::gate_up_grad(step, tiling);
     case Op::kInputGrad:

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 
+#include "cuda/host/ranking.hpp"
 #include "cuda/host/workspace.hpp"
 
 namespace sluice::cuda::sm90::gemm {
@@ -64,24 +65,12 @@ std::int64_t stream_k_partial_bytes(const GemmShape& shape, const Tiling& t) noe
 }
 
 std::size_t ranked(const GemmShape& shape, std::span<Tiling> out) noexcept {
-  const auto source = tilings(shape.kind);
-  // By cost, ties in source order: insertion sort, which allocates nothing.
-  std::array<std::size_t, std::size(kGateUpTilings)> order{};
-  std::array<double, std::size(kGateUpTilings)> costs{};
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < source.size(); ++i) {
-    if (source[i].is_stream_k() && !stream_k_serves(shape, source[i])) continue;
-    if (!split_k_serves(shape, source[i])) continue;
-    std::size_t at = count++;
-    costs[i] = cost(shape, source[i]);
-    while (at > 0 && costs[i] < costs[order[at - 1]]) {
-      order[at] = order[at - 1];
-      --at;
-    }
-    order[at] = i;
+  Ranking<Tiling, std::size(kGateUpTilings)> order;
+  for (const Tiling& t : tilings(shape.kind)) {
+    if (t.is_stream_k() && !stream_k_serves(shape, t)) continue;
+    if (split_k_serves(shape, t)) order.add(t, cost(shape, t));
   }
-  for (std::size_t i = 0; i < std::min(out.size(), count); ++i) out[i] = source[order[i]];
-  return count;
+  return order.copy_to(out);
 }
 
 std::size_t loop_orders(const GemmShape& shape, std::span<Tiling, 2> out) noexcept {
