@@ -210,8 +210,9 @@ using Stream = void*;
 /// encoded or launched, with its kernel's message. Then the steps in front of it have run and none
 /// behind it; on any other error nothing is launched.
 /// Thread-safe; concurrent calls need a workspace each. `peers` is read where the plan reduces, and
-/// by the call alone; the kernel waits for the other ranks' runs. kInvalidArgument also for null,
-/// misaligned, too small or overlapping peer buffers.
+/// by the call alone; the kernel waits for the other ranks' runs. kInvalidArgument also for peer
+/// buffers that are null, misaligned, too small, or overlap each other, an operand or the
+/// workspace.
 SLUICE_EXPORT Status run(const Plan& plan, const Operands& operands, Workspace workspace,
                          Stream stream, const Peers* peers = nullptr) noexcept;
 

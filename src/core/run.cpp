@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // run(): hop 1, checks pointers against the plan and binds them to its steps. A kernel's launch is
 // hop 2.
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -21,13 +20,25 @@ namespace {
 using ll = long long;
 constexpr ErrorCode kBad = ErrorCode::kInvalidArgument;
 
-// Where an operand lies. Specs are asked for again where two of these meet, which is rare, and not
-// kept for every run.
+// Where an operand lies, or memory that has to lie apart from all else. Specs are asked for again
+// where two operands meet, which is rare, and not kept for every run.
 struct Span {
+  const char* name = nullptr;
   std::uintptr_t begin = 0;
-  std::uintptr_t end = 0;
+  std::size_t bytes = 0;
   Operand id{};
   bool written = false;
+
+  // Differences wrap: no end, which a caller's count of bytes may put beyond all memory.
+  [[nodiscard]] bool meets(const Span& other) const {
+    return other.begin - begin < bytes || begin - other.begin < other.bytes;
+  }
+};
+
+// What lies where in a run, of what was given.
+struct Spans {
+  std::array<Span, kOperandCount + kMaxRanks + 2> of;  // two: the workspace and its header
+  std::size_t count = 0;
 };
 
 Status check_pointer(const OperandSpec& spec, const void* pointer, std::int64_t alignment) {
@@ -59,7 +70,7 @@ bool may_alias(Operand a, Operand b) {
 
 Status check_overlap(const Problem& problem, const Span& a, const Span& b) {
   if (!a.written && !b.written) return {};
-  if (a.end <= b.begin || b.end <= a.begin) return {};
+  if (!a.meets(b)) return {};
   const OperandSpec spec_a = operand_spec(problem, a.id);
   const OperandSpec spec_b = operand_spec(problem, b.id);
   if (a.begin == b.begin && spec_a.layout == spec_b.layout && may_alias(a.id, b.id)) return {};
@@ -85,45 +96,35 @@ Status check_workspace_pointer(const char* name, const void* pointer) {
                     kWorkspaceAlignment);
 }
 
-// Where the operands of a run lie, those that were given.
-struct Spans {
-  std::array<Span, kOperandCount> of;
-  std::size_t count = 0;
-};
-
-// Everything that a workspace's bytes overlap is overwritten, inputs too.
-Status check_workspace_apart(const Plan& plan, const Spans& spans, const char* name,
-                             const void* pointer, std::size_t bytes) {
-  const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
-  for (std::size_t k = 0; k < spans.count; ++k) {
+// Adds memory that has to lie apart: what it overlaps would be overwritten, inputs too.
+Status add_apart(Spans& spans, const char* name, const void* pointer, std::size_t bytes) {
+  const Span added{name, reinterpret_cast<std::uintptr_t>(pointer), bytes};
+  for (std::size_t k = spans.count; k-- > 0;) {
     const Span& span = spans.of[k];
-    if (begin >= span.end || span.begin >= begin + bytes) continue;
-    return make_error(kBad, "%s: overlaps %s (%lld bytes apart)", name,
-                      operand_spec(plan.problem, span.id).name,
-                      static_cast<ll>(begin) - static_cast<ll>(span.begin));
+    if (!added.meets(span)) continue;
+    return make_error(kBad, "%s: overlaps %s (%lld bytes apart)", name, span.name,
+                      static_cast<ll>(added.begin) - static_cast<ll>(span.begin));
   }
+  spans.of[spans.count++] = added;
   return {};
 }
 
-Status check_workspace(const Plan& plan, const Workspace& workspace, const Spans& spans) {
+Status check_workspace(const Plan& plan, const Workspace& workspace, Spans& spans) {
   if (plan.workspace_bytes == 0) return {};
   const std::size_t apart = workspace.header == nullptr ? 0 : kWorkspaceHeaderBytes;
   const std::size_t bytes = plan.workspace_bytes - apart;
   SLUICE_TRY(check_workspace_bytes(workspace, bytes));
   SLUICE_TRY(check_workspace_pointer("workspace", workspace.data));
   SLUICE_TRY(check_workspace_pointer("workspace.header", workspace.header));
-  SLUICE_TRY(check_workspace_apart(plan, spans, "workspace", workspace.data, bytes));
+  SLUICE_TRY(add_apart(spans, "workspace", workspace.data, bytes));
   if (apart == 0) return {};
-  const auto data = reinterpret_cast<std::uintptr_t>(workspace.data);
-  const auto header = reinterpret_cast<std::uintptr_t>(workspace.header);
-  if (bytes > 0 && header < data + bytes && data < header + apart) {
-    return make_error(kBad, "workspace.header: overlaps workspace (%lld bytes apart)",
-                      static_cast<ll>(header) - static_cast<ll>(data));
-  }
-  return check_workspace_apart(plan, spans, "workspace.header", workspace.header, apart);
+  return add_apart(spans, "workspace.header", workspace.header, apart);
 }
 
-Status check_peers(const Plan& plan, const Peers* peers, const Spans& spans) {
+Status check_peers(const Plan& plan, const Peers* peers, Spans& spans) {
+  static constexpr const char* kNames[kMaxRanks] = {
+      "peers.buffers[0]", "peers.buffers[1]", "peers.buffers[2]", "peers.buffers[3]",
+      "peers.buffers[4]", "peers.buffers[5]", "peers.buffers[6]", "peers.buffers[7]"};
   if (plan.peer_bytes == 0) return {};
   const Reduce& reduce = plan.problem.reduce;
   if (peers == nullptr) {
@@ -140,15 +141,12 @@ Status check_peers(const Plan& plan, const Peers* peers, const Spans& spans) {
   for (int r = 0; r < reduce.world; ++r) {
     const void* const buffer = peers->buffers[r];
     if (buffer == nullptr || reinterpret_cast<std::uintptr_t>(buffer) % kPeerAlignment != 0) {
-      return make_error(kBad, "peers.buffers[%d]: got %p, wanted a multiple of %zu, not null", r,
-                        buffer, kPeerAlignment);
+      return make_error(kBad, "%s: got %p, wanted a multiple of %zu, not null", kNames[r], buffer,
+                        kPeerAlignment);
     }
-    if (std::find(peers->buffers, peers->buffers + r, buffer) != peers->buffers + r) {
-      return make_error(kBad, "peers.buffers[%d]: got %p, which is another rank's too", r, buffer);
-    }
+    SLUICE_TRY(add_apart(spans, kNames[r], buffer, peers->bytes));
   }
-  return check_workspace_apart(plan, spans, "peers.buffers[rank]", peers->buffers[reduce.rank],
-                               peers->bytes);
+  return {};
 }
 
 Status check_operands(const Plan& plan, const Operands& operands, Spans& spans) {
@@ -159,9 +157,8 @@ Status check_operands(const Plan& plan, const Operands& operands, Spans& spans) 
     const void* pointer = address(operands, id);
     SLUICE_TRY(check_pointer(spec, pointer, plan.problem.alignment_bytes));
     if (pointer == nullptr) continue;
-    const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
-    const Span span{begin, begin + static_cast<std::uintptr_t>(extent_bytes(spec)), id,
-                    spec.access != Access::kRead};
+    const Span span{spec.name, reinterpret_cast<std::uintptr_t>(pointer),
+                    static_cast<std::size_t>(extent_bytes(spec)), id, spec.access != Access::kRead};
     for (std::size_t k = 0; k < spans.count; ++k) {
       SLUICE_TRY(check_overlap(plan.problem, spans.of[k], span));
     }

@@ -156,11 +156,9 @@ TEST(AllReduce, RunChecksPeers) {
   EXPECT_EQ(refused(&peers).find("peers.buffers[0]: got "), 0U) << refused(&peers);
   peers.buffers[0] = reinterpret_cast<void*>(std::uintptr_t{1} << 40);
   peers.buffers[1] = peers.buffers[0];
-  EXPECT_NE(refused(&peers).find("peers.buffers[1]: got 0x10000000000, which is another rank's"),
-            std::string::npos)
-      << refused(&peers);
+  EXPECT_EQ(refused(&peers), "peers.buffers[1]: overlaps peers.buffers[0] (0 bytes apart)");
   peers.buffers[1] = memory.data() + (2 << 20);
-  EXPECT_EQ(refused(&peers).find("peers.buffers[rank]: overlaps y"), 0U) << refused(&peers);
+  EXPECT_EQ(refused(&peers).find("peers.buffers[1]: overlaps y"), 0U) << refused(&peers);
   peers.time_limit_us = -1;
   EXPECT_EQ(refused(&peers), "peers.time_limit_us: got -1, wanted 0 or more");
 }

@@ -223,6 +223,48 @@ TEST(Run, RefusesAWorkspaceThatOverlapsAnOperand) {
   EXPECT_TRUE(refuses(f.run_now(), "workspace.header: overlaps workspace (-16128 bytes apart)"));
 }
 
+// A sum over ranks is of GPUs: the plan of a CPU, with peers to check.
+constexpr std::size_t kPeerBytes = 2 * kPeerAlignment;
+
+TEST(Run, RefusesPeerBuffersThatOverlapAnything) {
+  const Fixture f(problem_of(Op::kMlp));
+  Plan plan = f.plan_of();
+  plan.problem.reduce = {.kind = ReduceKind::kAllReduce, .rank = 0, .world = 4};
+  plan.peer_bytes = kPeerBytes;
+  alignas(kWorkspaceAlignment) std::array<unsigned char, kWorkspaceHeaderBytes> header{};
+  const Workspace workspace{f.workspace.data, f.workspace.bytes, header.data()};
+  Peers good;
+  for (std::uintptr_t r = 0; r < 4; ++r) {  // where no process has memory
+    good.buffers[r] = reinterpret_cast<void*>((std::uintptr_t{1} << 55) + 4 * kPeerBytes * r);
+  }
+  const auto with = [&](int rank, const void* buffer, std::size_t bytes = kPeerBytes) {
+    Peers peers = good;
+    peers.buffers[rank] = const_cast<void*>(buffer);
+    peers.bytes = bytes;
+    return run(plan, f.operands, workspace, nullptr, &peers);
+  };
+  EXPECT_TRUE(succeeds(with(3, behind(good.buffers[2], kPeerBytes))));
+  EXPECT_TRUE(refuses(with(3, behind(good.buffers[2], 256)),
+                      "peers.buffers[3]: overlaps peers.buffers[2] (256 bytes apart)"));
+  EXPECT_TRUE(refuses(with(3, behind(good.buffers[2], -256)),
+                      "peers.buffers[3]: overlaps peers.buffers[2] (-256 bytes apart)"));
+  EXPECT_TRUE(refuses(with(1, good.buffers[0]),
+                      "peers.buffers[1]: overlaps peers.buffers[0] (0 bytes apart)"));
+  // All memory, and round to its own begin.
+  EXPECT_TRUE(
+      refuses(with(0, good.buffers[0], std::size_t{0} - 512), "peers.buffers[0]: overlaps "));
+  const auto aligned = [](const void* pointer) {
+    return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(pointer) &
+                                   ~std::uintptr_t{255});
+  };
+  for (const int rank : {0, 3}) {
+    const std::string name = "peers.buffers[" + std::to_string(rank) + "]";
+    EXPECT_TRUE(refuses(with(rank, aligned(f.operands.w_down)), name + ": overlaps "));
+    EXPECT_TRUE(refuses(with(rank, workspace.data), "workspace: overlaps " + name));
+    EXPECT_TRUE(refuses(with(rank, header.data()), "workspace.header: overlaps " + name));
+  }
+}
+
 // One row for all, in a block without an end.
 TEST(Run, RefusesAnOutputOverARowThatIsRepeatedForEver) {
   Problem p = problem_of(Op::kMlp);
