@@ -109,12 +109,13 @@ class SLUICE_EXPORT Scheduler final : public TuneTable {
   /// or does not begin with the header of this version; then nothing is added.
   [[nodiscard]] Expected<LoadReport> load(const char* path);
 
-  /// Merges the measured and loaded entries into a file, or makes it: entries of other devices,
-  /// drivers, builds and problems stay. Safe under concurrent writers, threads and processes: the
-  /// file is replaced as a whole (written beside it and renamed) under a lock on PATH.lock, which
-  /// is removed again. Readers see the old file or the new one. Errors: kInvalidArgument where the
-  /// folder cannot be written, the lock is held for more than a minute, or the file is no tuning
-  /// cache of this version (it is left as it is); kOutOfMemory.
+  /// Merges entries into a file, or makes it: those that tune() measured replace the file's of the
+  /// same problem, those that were loaded join where it has none, and all others stay. Safe under
+  /// concurrent writers, threads and processes: the file is replaced as a whole (written beside it
+  /// and renamed) under a lock on PATH.lock, which is removed again. Readers see the old file or
+  /// the new one. Errors: kInvalidArgument where the folder cannot be written, the lock is held for
+  /// more than a minute, or the file is no tuning cache of this version (it is left as it is);
+  /// kOutOfMemory.
   Status save(const char* path) const;
 
   /// Entries measured and loaded; shipped ones are not counted.

@@ -2,6 +2,7 @@
 #include "sluice/scheduler.hpp"
 
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 
 #include "files/update_file.hpp"
@@ -85,6 +86,7 @@ Expected<LoadReport> Scheduler::load(const char* path) {
       ++report.foreign;
     } else {
       entries.push_back(line->entry);
+      entries.back().is_loaded = true;
     }
   });
   report.loaded = entries.size();
@@ -114,12 +116,20 @@ Status Scheduler::save(const char* path) const {
   return files::update_file(path, [&](std::string_view old) -> Expected<std::string> {
     SLUICE_TRY(tune::check_header(old, path));
     std::string text(tune::kHeader);
+    std::set<ProblemKey> kept;
     tune::for_each_line(old, [&](std::string_view line_text) {
       const auto line = tune::parse_line(line_text);
-      if (!line || (state_->is_own(*line) && own.exact(line->entry.key) != nullptr)) return;
+      if (!line) return;
+      if (state_->is_own(*line)) {
+        const Entry* const mine = own.exact(line->entry.key);
+        if (mine != nullptr && !mine->is_loaded) return;
+        kept.insert(line->entry.key);
+      }
       text.append(line_text).push_back('\n');
     });
     for (const Entry& entry : own.entries()) {
+      // What was only loaded may be older than what another process measured since.
+      if (kept.contains(entry.key)) continue;
       text +=
           tune::print_line({state_->device_text, state_->driver_text, state_->build_text, entry});
     }

@@ -19,6 +19,7 @@ struct Entry {
   std::int64_t time_ns = 0;
   std::int64_t noise_ns = 0;    ///< standard error of the median
   std::int64_t untuned_ns = 0;  ///< of what plan() takes without a table
+  bool is_loaded = false;       ///< from a cache; else measured by the scheduler that holds it
 };
 
 /// How far a nearest entry may lie: within a factor of two in M, of 1.25 in D and in H; of a GPU's

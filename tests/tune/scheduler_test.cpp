@@ -240,22 +240,49 @@ TEST(Load, NoBrokenByteChangesAChoice) {
   }
 }
 
-TEST(Save, KeepsTheEntriesOfOthersAndItsOwnReplaceOlder) {
+TEST(Save, KeepsTheEntriesOfOthersAndAddsWhatWasLoaded) {
   const Folder folder;
   const Device cpu = cpu_device();
+  const auto line = [&](std::int64_t m, std::int64_t time_ns) {
+    Entry entry = entry_of(mlp(m), cpu, "cpu.simd", kConfig);
+    entry.time_ns = time_ns;
+    return line_of(entry, cpu);
+  };
   const std::string foreign = line_of(entry_of(mlp(2), gpu(), "cuda.simt", "t"), gpu());
-  const std::string other = line_of(entry_of(mlp(4), cpu, "cpu.simd", kConfig), cpu);
-  Entry older = entry_of(mlp(16), cpu, "cpu.simd", kConfig);
-  older.time_ns = 1;
-  const std::string path = folder.write(
-      "cache", std::string(kHeader) + foreign + "damaged\n" + line_of(older, cpu) + other);
+  const std::string there = foreign + line(16, 1) + line(4, 1);
+  const std::string path = folder.write("cache", std::string(kHeader) + "damaged\n" + there);
   Scheduler scheduler(cpu);
-  ASSERT_TRUE(scheduler.load(folder.write("mine", cache_of(mlp(16))).c_str()));
+  const std::string mine = std::string(kHeader) + line(16, 2) + line(32, 2);
+  ASSERT_TRUE(scheduler.load(folder.write("mine", mine).c_str()));
   ASSERT_TRUE(test::succeeds(scheduler.save(path.c_str())));
-  const std::string text = content_of(path);
-  EXPECT_EQ(text, std::string(kHeader) + foreign + other +
-                      line_of(entry_of(mlp(16), cpu, "cpu.simd", kConfig), cpu));
+  EXPECT_EQ(content_of(path), std::string(kHeader) + there + line(32, 2));
   EXPECT_EQ(folder.files(), 2U) << "cache and mine; nothing is left beside";
+}
+
+// One process loads a cache and tunes, another saves a newer measurement meanwhile: each keeps its
+// own.
+TEST(Save, WhatItMeasuredReplacesOlderAndWhatItLoadedDoesNot) {
+  const Device cpu = cpu_device();
+  if (std::popcount(cpu.simd_targets) < 2) GTEST_SKIP() << "one SIMD target: nothing to choose";
+  const Folder folder;
+  const auto line = [&](std::int64_t m, std::int64_t time_ns) {
+    Entry entry = entry_of(mlp(m), cpu, "cpu.simd", kConfig);
+    entry.time_ns = time_ns;
+    return line_of(entry, cpu);
+  };
+  const std::string path = folder.write("cache", std::string(kHeader) + line(1, 1) + line(2, 1));
+  Scheduler scheduler(cpu);
+  ASSERT_TRUE(scheduler.load(path.c_str()));
+  TuneOptions options = small();
+  options.again = true;
+  const std::vector<Problem> problems = {mlp(1)};
+  ASSERT_TRUE(test::succeeds(scheduler.tune(problems, options)));
+  static_cast<void>(folder.write("cache", std::string(kHeader) + line(1, 2) + line(2, 2)));
+  ASSERT_TRUE(test::succeeds(scheduler.save(path.c_str())));
+  Scheduler after(cpu);
+  EXPECT_EQ(after.load(path.c_str()).value().loaded, 2U);
+  EXPECT_EQ(after.find(mlp(1), cpu).value().us, scheduler.find(mlp(1), cpu).value().us);
+  EXPECT_EQ(after.find(mlp(2), cpu).value().us, 0.002);
 }
 
 TEST(Save, LeavesWhatIsNoCacheAsItIs) {
