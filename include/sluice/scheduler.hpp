@@ -74,9 +74,9 @@ struct LoadReport {
 /// find() answers with the entry of this very problem (kTuneTable), the entry of a table shipped
 /// with Sluice (kShippedTable), the nearest entry of either (kNearestEntry: the same operator,
 /// types and row layout, M within a factor of two and, of 65 to 384 tokens on a GPU, in as many
-/// tiles of 32, D and H within 1.25), or nothing, and plan() then takes the heuristic's. Whatever
-/// it answers, plan() checks that the variant takes the problem and offers the config, and passes
-/// it over where not.
+/// tiles of 32, D and H within 1.25; of two equally near the one that does not ship), or nothing,
+/// and plan() then takes the heuristic's. Whatever it answers, plan() checks that the variant takes
+/// the problem and offers the config, and passes it over where not.
 ///
 /// Deterministic: the same entries and problem give the same answer. find() allocates nothing,
 /// makes no device call and takes less than two microseconds. Thread-safe: tune(), load(), save()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sluice/scheduler.hpp"
 
+#include <limits>
 #include <mutex>
 #include <set>
 #include <shared_mutex>
@@ -153,12 +154,12 @@ std::optional<TuneChoice> Scheduler::find(const Problem& problem,
   if (const Entry* entry = state_->shipped.exact(key)) {
     return tune::choice_of(*entry, ChoiceSource::kShippedTable);
   }
-  for (const Table* table : {&state_->own, &state_->shipped}) {
-    if (const Entry* entry = table->nearest(key)) {
-      return tune::choice_of(*entry, ChoiceSource::kNearestEntry);
-    }
-  }
-  return std::nullopt;
+  double closest = std::numeric_limits<double>::infinity();
+  const Entry* const own = state_->own.nearest(key, closest);
+  const Entry* const nearer = state_->shipped.nearest(key, closest);
+  const Entry* const entry = nearer != nullptr ? nearer : own;
+  if (entry == nullptr) return std::nullopt;
+  return tune::choice_of(*entry, ChoiceSource::kNearestEntry);
 }
 
 const char* to_string(TuneState state) noexcept {

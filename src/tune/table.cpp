@@ -60,13 +60,12 @@ const Entry* Table::exact(const ProblemKey& key) const noexcept {
   return at != entries_.end() && at->key == key ? &*at : nullptr;
 }
 
-const Entry* Table::nearest(const ProblemKey& key) const noexcept {
+const Entry* Table::nearest(const ProblemKey& key, double& closest) const noexcept {
   if (key.m < 1) return nullptr;
   const double m = log2_of(key.m);
   const double d = log2_of(key.d);
   const double h = log2_of(key.h);
   const Entry* best = nullptr;
-  double best_distance = 0;
   for (const Shape& shape : shapes_) {
     const ProblemKey& other = entries_[shape.begin].key;
     if (!key.same_kind(other)) continue;
@@ -74,7 +73,7 @@ const Entry* Table::nearest(const ProblemKey& key) const noexcept {
     const double h_steps = std::fabs(shape.log2_h - h);
     if (std::max(d_steps, h_steps) > kMaxWidthSteps) continue;
     const double aside = 4 * (d_steps + h_steps) + 0.125 * differences(key, other);
-    if (best != nullptr && aside > best_distance) continue;
+    if (aside > closest) continue;
     const auto begin = log2_m_.begin() + static_cast<std::ptrdiff_t>(shape.begin);
     const auto end = log2_m_.begin() + static_cast<std::ptrdiff_t>(shape.end);
     const auto above = std::lower_bound(begin, end, m);
@@ -82,11 +81,11 @@ const Entry* Table::nearest(const ProblemKey& key) const noexcept {
     for (const auto at : {above, above == begin ? end : above - 1}) {
       if (at == end || std::fabs(*at - m) > kMaxTokenSteps) continue;
       const double distance = aside + std::fabs(*at - m);
-      if (best != nullptr && distance >= best_distance) continue;
+      if (distance >= closest) continue;
       const Entry& entry = entries_[static_cast<std::size_t>(at - log2_m_.begin())];
       if (tiles_of(entry.key) != tiles_of(key)) continue;
       best = &entry;
-      best_distance = distance;
+      closest = distance;
     }
   }
   return best;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -41,12 +42,17 @@ class Table {
   /// The entry of exactly this key, or null.
   [[nodiscard]] const Entry* exact(const ProblemKey& key) const noexcept;
 
-  /// The entry of the same kind nearest to this key, or null where none is near.
+  /// The entry of the same kind nearest to this key, or null where none is near, or nearer than
+  /// `closest`, which then becomes its distance.
   ///
   /// The distance is |log2 M/M'| + 4 (|log2 D/D'| + |log2 H/H'|) + 1/8 for each of activation, what
   /// is added, alignment and, at equal widths, layout that differs. Of equals the larger M' is
   /// taken: a kernel's tiles are then not too small.
-  [[nodiscard]] const Entry* nearest(const ProblemKey& key) const noexcept;
+  [[nodiscard]] const Entry* nearest(const ProblemKey& key, double& closest) const noexcept;
+  [[nodiscard]] const Entry* nearest(const ProblemKey& key) const noexcept {
+    double any = std::numeric_limits<double>::infinity();
+    return nearest(key, any);
+  }
 
   [[nodiscard]] std::span<const Entry> entries() const noexcept { return entries_; }
 

@@ -425,6 +425,27 @@ TEST(Shipped, LaterRanksHoldForTheirCublasLt) {
   EXPECT_THAT(configs(0), ElementsAre("", first, own, "gate_up=pp64x256c1g8,down=lt1"));
 }
 
+// Of what was measured at hand and what ships the nearer entry serves, and at one distance the own.
+TEST(Shipped, TheNearestOfBothServes) {
+  const Device h200 = gpu();
+  const Folder folder;
+  Scheduler scheduler(h200);
+  const Problem asked = mlp(16, 4096, 14400);  // the tables have 14336
+  const auto before = scheduler.find(asked, h200);
+  ASSERT_TRUE(before);
+  EXPECT_EQ(before->source, ChoiceSource::kNearestEntry);
+  EXPECT_EQ(before->m, 16);
+  const auto load = [&](const Problem& problem) {
+    const std::string text =
+        std::string(kHeader) + line_of(entry_of(problem, h200, "cuda.sm90", "c"), h200);
+    EXPECT_EQ(scheduler.load(folder.write("cache", text).c_str()).value().loaded, 1U);
+    return scheduler.find(asked, h200).value();
+  };
+  EXPECT_STREQ(load(mlp(30, 4096, 14336)).config, before->config);
+  EXPECT_STREQ(load(mlp(16, 4096, 14336)).config, "c");
+  EXPECT_EQ(load(mlp(16, 4096, 14392)).h, 14392);
+}
+
 // Every table that ships is whole: each line is read, and names a variant of this library.
 TEST(Shipped, TablesAreWhole) {
   for_each_shipped([](std::string_view text) {
