@@ -14,7 +14,6 @@
 #include <iostream>
 
 #include "files/replace_file.hpp"
-#include "files/update_file.hpp"
 
 namespace sluice::harness {
 namespace {

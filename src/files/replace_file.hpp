@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that are written as a whole or not at all, for the scheduler's cache and the harness's
-// results alike.
+// results alike; where several processes read, change and write, a change is of the newest content.
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -33,5 +34,16 @@ Status replace_file(const std::string& path, const std::function<Status(const Ap
 /// Whether replace_file() may write there, disk space aside. Leaves nothing behind. Errors: the
 /// same.
 Status check_replaceable(const std::string& path);
+
+/// The content; nothing where there is no such file. Errors: kInvalidArgument where it cannot be
+/// read, is no regular file, or is larger than 64 MiB, which no file of ours is.
+[[nodiscard]] Expected<std::optional<std::string>> read_file(const char* path);
+
+/// Replaces the content, "" where there is no such file, by what `change` makes of it: under a lock
+/// on PATH.lock, which is removed again, as replace_file() does. Errors: kInvalidArgument
+/// where a file cannot be made, or the lock is held by others for more than a minute; those of
+/// `change`.
+Status update_file(const char* path,
+                   const std::function<Expected<std::string>(std::string_view)>& change);
 
 }  // namespace sluice::files

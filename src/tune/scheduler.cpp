@@ -6,7 +6,7 @@
 #include <set>
 #include <shared_mutex>
 
-#include "files/update_file.hpp"
+#include "files/replace_file.hpp"
 #include "tune/lines.hpp"
 #include "tune/shipped.hpp"
 #include "tune/tuner.hpp"

@@ -10,15 +10,32 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <string_view>
 #include <thread>
 #include <vector>
 
-#include "files/update_file.hpp"
+#include "files/replace_file.hpp"
 #include "problems.hpp"
 #include "sluice/scheduler.hpp"
 #include "tests/unit/expect_error.hpp"
+
+namespace {
+std::atomic<int> renamed_locks{0};
+}  // namespace
+
+// In place of the C library's: so often a lock has another file under its name.
+int stat(const char* path, struct stat* info) noexcept {
+  const std::string_view name(path);
+  if (name.ends_with(".lock") && renamed_locks > 0) {
+    --renamed_locks;
+    errno = ENOENT;
+    return -1;
+  }
+  return fstatat(AT_FDCWD, path, info, 0);
+}
 
 namespace sluice::tune {
 namespace {
@@ -167,6 +184,17 @@ TEST_F(Writers, WaitForTheLock) {
   EXPECT_FALSE(saved);
   close(held);
   writer.join();
+  expect_entries(path, 1);
+}
+
+// A lock whose file others remove again and again is waited for like one that they hold.
+TEST_F(Writers, SleepWhileTheLockIsRemoved) {
+  using std::chrono::steady_clock;
+  renamed_locks = 20;
+  const auto start = steady_clock::now();
+  EXPECT_TRUE(save_entries(1, 1));
+  EXPECT_EQ(renamed_locks, 0);
+  EXPECT_GE(steady_clock::now() - start, std::chrono::milliseconds(20 * 2));
   expect_entries(path, 1);
 }
 
