@@ -42,6 +42,9 @@ enum class SimdTarget : std::uint8_t {
 };
 inline constexpr int kSimdTargetCount = 4;
 
+/// The most threads of a Device and of a plan.
+inline constexpr int kMaxThreads = 65536;
+
 struct Device {
   Backend backend = Backend::kCpu;
   Arch arch = Arch::kNone;

@@ -92,7 +92,7 @@ struct Options {
   /// choose.
   const char* config = nullptr;
   const TuneTable* tune = nullptr;  ///< null to use the heuristic alone
-  int threads = 0;           ///< CPU: at most this many threads; 0 for all of Device::threads
+  int threads = 0;  ///< CPU: at most so many, up to kMaxThreads; 0 for all of Device::threads
   const Log* log = nullptr;  ///< null for silence
   Executor executor{};       ///< CPU: whose threads; the library's own by default
   /// Also variants that were compiled and never run: cuda.sm100.
@@ -187,9 +187,9 @@ using Stream = void*;
 /// Chooses the steps for a problem on a device, and the kernel and config of each.
 ///
 /// Pure arithmetic: no device call, no allocation, tens of microseconds at most; deterministic in
-/// its arguments. Errors: kInvalidArgument for a problem or a device that validate() refuses, or an
-/// unknown forced name; kUnsupported where no variant takes the problem (the message holds the best
-/// variant's reason). Thread-safe.
+/// its arguments. Errors: kInvalidArgument for a problem or a device that validate() refuses, too
+/// many threads, or an unknown forced name; kUnsupported where no variant takes the problem (the
+/// message holds the best variant's reason). Thread-safe.
 [[nodiscard]] SLUICE_EXPORT Expected<Plan> plan(const Problem& problem, const Device& device,
                                                 const Options& options = {}) noexcept;
 

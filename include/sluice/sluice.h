@@ -239,7 +239,7 @@ typedef struct sluice_options {
   const char* config;   ///< force this config; null to choose
   sluice_tune_find tune_find;
   void* tune_user;
-  int32_t threads;             ///< CPU: at most this many threads; 0 for all of the device's
+  int32_t threads;             ///< CPU: at most so many, up to 65,536; 0 for all of the device's
   int32_t experimental;        ///< 1: also variants that were compiled and never run; else 0
   sluice_log_write log_write;  ///< null for silence
   void* log_user;

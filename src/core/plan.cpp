@@ -184,9 +184,9 @@ Expected<Plan> make_plan(const Problem& problem, const Device& device, const Opt
                          TuneChoice& entry) noexcept {
   SLUICE_TRY(validate(problem));
   SLUICE_TRY(validate(device));
-  if (options.threads < 0) {
-    return make_error(ErrorCode::kInvalidArgument, "threads: got %d, wanted 0 or more",
-                      options.threads);
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    return make_error(ErrorCode::kInvalidArgument, "threads: got %d, wanted 0 to %d",
+                      options.threads, kMaxThreads);
   }
   const auto choice = choose(problem, device, options);
   if (!choice) return choice.error();

@@ -184,7 +184,11 @@ TEST(Plan, IsDeterministic) {
 
 TEST(Plan, RefusesInvalidProblemsAndThreads) {
   Problem p = problem_of(Op::kMlp);
-  EXPECT_TRUE(refuses(plan(p, cpu_device(), {.threads = -1}), "threads: got -1, wanted 0 or more"));
+  for (const int threads : {-1, kMaxThreads + 1, 2'000'000'000}) {
+    EXPECT_TRUE(refuses(plan(p, cpu_device(), {.threads = threads}),
+                        "threads: got " + std::to_string(threads) + ", wanted 0 to 65536"));
+  }
+  EXPECT_EQ(plan(p, cpu_device(), {.threads = kMaxThreads}).value().threads, kMaxThreads);
   p.h = -3;
   EXPECT_TRUE(refuses(plan(p, cpu_device()), "h: got -3, wanted at least 1"));
 }
