@@ -69,8 +69,8 @@ struct Device {
 };
 
 /// Checks a description that a caller made or changed; plan() and explain() do so first. Errors:
-/// kInvalidArgument for an unknown backend, a count or size that is negative or absurd, a CPU
-/// without SimdTarget::kEmulated, a GPU without a multiprocessor. Thread-safe.
+/// kInvalidArgument for an unknown backend, a number that is negative or absurd, a CPU without
+/// SimdTarget::kEmulated, a GPU without a multiprocessor. Thread-safe.
 [[nodiscard]] SLUICE_EXPORT Status validate(const Device& device) noexcept;
 
 /// Describes the CPU this process runs on. Never fails; reads cpuid and sysconf.

@@ -185,10 +185,6 @@ Expected<Device> to_cpp(const sluice_device* given) noexcept {
   FromC put;
   each_device_member(c, d, put);
   if (!put.status) return put.status.error();
-  if (c.cublaslt_version < 0) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "device.cublaslt_version: got %d, wanted 0 or more", c.cublaslt_version);
-  }
   std::memcpy(d.name, c.name, sizeof(d.name));
   d.name[sizeof(d.name) - 1] = '\0';
   return d;

@@ -2,6 +2,7 @@
 // Is a problem well-formed? Device and variant limits are not checked here: `supports` says those.
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -286,9 +287,15 @@ Status validate(const Device& device) noexcept {
     std::int64_t given, least, most;
   };
   constexpr std::int64_t kManyUnits = 65536;
+  constexpr std::int64_t kAny = std::numeric_limits<int>::max();
   constexpr std::int64_t kManyBytes = std::int64_t{1} << 60;
   for (const Count& c : {
-           Count{"threads", device.threads, 0, kManyUnits},
+           Count{"ordinal", device.ordinal, 0, kAny},
+           Count{"compute_capability", device.compute_capability, 0, kAny},
+           Count{"cublaslt_version", device.cublaslt_version, 0, kAny},
+           Count{"driver_version", device.driver_version, 0, kAny},
+           Count{"runtime_version", device.runtime_version, 0, kAny},
+           Count{"threads", device.threads, 0, kMaxThreads},
            Count{"sm_count", device.sm_count, cpu ? 0 : 1, kManyUnits},
            Count{"smem_per_block_bytes", device.smem_per_block_bytes, 0, 1 << 30},
            Count{"l1d_bytes", device.l1d_bytes, 0, kManyBytes},
