@@ -47,8 +47,8 @@ struct TuneOutcome {
 };
 
 struct TuneOptions {
-  /// For all problems together. Tuning ends at most one sample (a pass over the copies) and the
-  /// making of one shape's copies later.
+  /// For all problems together. Tuning ends at most two samples (passes over the copies) and the
+  /// making ready of one shape's copies and one problem's candidates later.
   double max_seconds = 60;
   /// Device memory for operands; 0 for a quarter of the device's. Less than four last-level caches
   /// measures warm operands.

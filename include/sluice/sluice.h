@@ -496,8 +496,8 @@ SLUICE_EXPORT sluice_status sluice_scheduler_create(const sluice_device* device,
 SLUICE_EXPORT void sluice_scheduler_destroy(sluice_scheduler* scheduler);
 
 /// Times all variants and configs that take each of `count` problems and enters the fastest.
-/// Allocates operands on the device and frees them; takes max_seconds at most, one sample
-/// and the copies of one shape's operands.
+/// Allocates operands on the device and frees them; takes max_seconds at most, two samples and the
+/// making ready of one shape's operands and one problem's candidates.
 /// `options` and `report` may be null; struct_size is the report's. What was measured before an
 /// error stays. Errors: SLUICE_INVALID_ARGUMENT for an invalid problem or m = 0,
 /// SLUICE_UNSUPPORTED where no variant takes one, SLUICE_OUT_OF_MEMORY, SLUICE_DEVICE_ERROR.

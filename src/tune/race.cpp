@@ -49,7 +49,7 @@ class Race {
   }
 
   Status warm_up() {
-    while (spent_us_ < options_.warm_up_us) {
+    while (spent_us_ < options_.warm_up_us && !is_late()) {
       const auto us = take(0);
       if (!us) return us.error();
     }
@@ -167,7 +167,9 @@ class Race {
   [[nodiscard]] double allowed_us() const {
     return std::min(options_.budget_us, options_.deadline_us);
   }
-  [[nodiscard]] bool is_late() const { return spent_us_ >= options_.deadline_us; }
+  [[nodiscard]] bool is_late() const {
+    return spent_us_ >= options_.deadline_us || (options_.is_over && options_.is_over());
+  }
 
   // Is there a choice between the first candidate and another one, where there is another one?
   [[nodiscard]] bool has_compared() const {

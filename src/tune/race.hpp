@@ -35,6 +35,8 @@ struct RaceOptions {
   /// with the first candidate who leads by then wins: without three such samples of both, the first
   /// candidate loses only by a tenth.
   double deadline_us = std::numeric_limits<double>::infinity();
+  /// The same by a clock, as samples may take longer than their times add up to. Empty: never.
+  std::function<bool()> is_over{};
 };
 
 enum class LaneState : std::uint8_t {

@@ -124,6 +124,7 @@ class Tuner {
     rules.warm_up_us = std::min(warmed_up_ ? 0.0 : kWarmUpUs, share_us / 4);
     rules.budget_us = share_us;
     rules.deadline_us = left_s() * 1e6;
+    rules.is_over = [this] { return left_s() <= 0; };
     warmed_up_ = true;
     const auto sample = [&](std::size_t i) -> Expected<double> {
       auto us = bench_.pass_us(i);

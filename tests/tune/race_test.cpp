@@ -152,6 +152,9 @@ TEST(Race, TheDeadlineEndsIt) {
   Field none({100, 100}, 0);
   EXPECT_FALSE(none.run({.deadline_us = 100}).finished) << "nothing was compared";
   EXPECT_FALSE(none.run({.warm_up_us = 100, .deadline_us = 100}).finished);
+  Field timed({100, 100}, 0);
+  EXPECT_FALSE(timed.run({.is_over = [&] { return timed.order.size() >= 3; }}).settled);
+  EXPECT_EQ(timed.order.size(), 3U) << "nor once it is over by the clock";
   Field alone({100}, 0);
   EXPECT_TRUE(alone.run({.deadline_us = 100}).finished);
 }

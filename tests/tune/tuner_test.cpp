@@ -50,7 +50,7 @@ class FakeBench final : public Bench {
     const Plan& plan = plans_[index];
     if (plan.config_name() == broken) return make_error(ErrorCode::kDevice, "on fire");
     const double us = run_us_(plan.config_name(), plan.problem.m) * 3;
-    seconds_ += us * 1e-6;
+    seconds_ += us * 1e-6 + beside_s;
     return us;
   }
   [[nodiscard]] std::size_t copies() const override { return 3; }
@@ -58,6 +58,7 @@ class FakeBench final : public Bench {
 
   std::vector<std::int64_t> set_ups;
   std::vector<std::pair<std::int64_t, std::set<std::string>>> prepared;
+  double beside_s = 0;  // what a pass takes besides its time
   std::string broken;
   std::string unready;  // a config that cannot be made ready
 
@@ -280,6 +281,16 @@ TEST(Tuner, TimeEndsItAndTheNearestServes) {
   EXPECT_GT(without, 0);
   EXPECT_EQ(tuned.outcomes[0].state, TuneState::kMeasured);
   EXPECT_EQ(tuned.outcomes[63].state, TuneState::kMeasured);
+}
+
+// What a pass does besides its time counts too: here a hundred times as much.
+TEST(Tuner, TimeIsTheClocks) {
+  FakeBench bench([](const std::string&, std::int64_t) { return 1e4; });
+  bench.beside_s = 3;
+  const double before = bench.seconds();
+  const Tuned tuned = tune(bench, mlps({16}), {.max_seconds = 5});
+  EXPECT_LE(bench.seconds() - before, 5 + 2 * 3.1);
+  EXPECT_FALSE(tuned.outcomes[0].settled && tuned.outcomes[0].state == TuneState::kMeasured);
 }
 
 // A candidate that time left out has no time of 0, which would be the fastest.
