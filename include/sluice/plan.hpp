@@ -113,12 +113,13 @@ struct PlannedStep {
 };
 inline constexpr std::size_t kMaxSteps = 12;
 
-/// What steps leave to each other, and the room that each has for itself; of T what is asked.
+/// What steps leave to each other, in rows of whole 128 bytes, and the room that each has for
+/// itself; of T what is asked.
 template <class T>
 struct ScratchParts {
-  T n{};       ///< [M, D], dense in x's type: the norm's output, later this rank's part of y
+  T n{};       ///< [M, D] in x's type: the norm's output, later this rank's part of y
   T r{};       ///< [M, D], its sum, where y takes it
-  T h{};       ///< [M, H], dense
+  T h{};       ///< [M, H]
   T dg_du{};   ///< [M, 2 H], dg and then du in each row
   T kernel{};  ///< one step's at a time
 };
@@ -144,9 +145,9 @@ struct Plan {
 
 /// Device memory that run() may use while it is under way.
 ///
-/// Its header of kWorkspaceHeaderBytes holds barrier epochs that one run leaves to the next and
-/// means the same in every plan; zero it once with workspace_init(). It is the beginning of `data`
-/// or lies apart: then `data` is scratch, of which nothing need be kept between runs, and needs
+/// Its header of kWorkspaceHeaderBytes holds tickets that are 0 between launches and means the same
+/// in every plan; zero it once with workspace_init(). It is the beginning of `data` or lies apart:
+/// then `data` is scratch, of which nothing need be kept between runs, and needs
 /// kWorkspaceHeaderBytes less. Plans may share a workspace on one stream; what may run at the same
 /// time (another stream, a captured graph) needs one of its own. Both aligned to
 /// kWorkspaceAlignment.

@@ -99,13 +99,14 @@ struct Reduce {
 
 /// A complete description of one operator call, but for the pointers.
 ///
-/// Shapes: m tokens (≥ 0; 0 is a valid no-op), d model width, h hidden width (≥ 1 each; kGateMul
-/// and kGateMulGrad do not read d). Every element count and byte offset must fit in 60 bits. Types:
-/// x_dtype is the type of every activation but y: x, x_residual, x_sum, h, g, u, dg, du, dh, dx.
-/// w_dtype is that of weights, biases and norm_weight. y_dtype is that of y, residual and dy;
-/// dw_dtype that of weight and bias gradients. w_dtype may be a block type: then biases and
-/// norm_weight are fp32, as GGUF has them, and the columns of every weight that the operator reads
-/// (D of w_gate and w_up, H of w_down) are a multiple of kBlockElems.
+/// Shapes: m tokens (≥ 0; 0 is a valid no-op), d model width, h hidden width (≥ 1 each, where it
+/// is read: kGateMul, kGateMulGrad and kColumnSum do not read d, nor kNorm h). Every element count
+/// and byte offset must fit in 60 bits. Types: x_dtype is the type of every activation but y: x,
+/// x_residual, x_sum, h, g, u, dg, du, dh, dx. w_dtype is that of weights, biases and norm_weight.
+/// y_dtype is that of y, residual and dy; dw_dtype that of weight and bias gradients. w_dtype may
+/// be a block type: then biases and norm_weight are fp32, as GGUF has them, and the columns of
+/// every weight that the operator reads (D of w_gate and w_up, H of w_down) are a multiple of
+/// kBlockElems.
 struct Problem {
   Op op = Op::kMlp;
   std::int64_t m = 0;

@@ -69,7 +69,7 @@ constexpr Use kUnused{};
 
 constexpr Use if_set(bool flag, Use use) { return flag ? use : kUnused; }
 
-// How `op` uses the operand. The one switch over operators in this file.
+// How the operator uses the operand.
 Use use_of(const Problem& p, Operand id) {
   const bool forward_gemm = p.op == Op::kGateUp || p.op == Op::kMlp;
   const bool norm = (forward_gemm && p.norm.enabled) || p.op == Op::kNorm;
