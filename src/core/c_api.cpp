@@ -100,10 +100,9 @@ sluice_status with_arguments(const sluice_problem* problem, const sluice_device*
     if (!read_options) return report(read_options.error(), error);
     options = *read_options;
   }
-  if (options.experimental != 0 && options.experimental != 1) {
-    return report(make_error(ErrorCode::kInvalidArgument,
-                             "options.experimental: got %d, wanted 0 or 1", options.experimental),
-                  error);
+  bool experimental = false;
+  if (const Status ok = convert("options.experimental", options.experimental, &experimental); !ok) {
+    return finish(ok, error);
   }
   const CallbackTable table(options, problem, device);
   const CallbackLog log(options);
@@ -114,7 +113,7 @@ sluice_status with_arguments(const sluice_problem* problem, const sluice_device*
                      .threads = options.threads,
                      .log = options.log_write == nullptr ? nullptr : &log,
                      .executor = {options.parallel_for, options.parallel_user},
-                     .experimental = options.experimental == 1});
+                     .experimental = experimental});
 }
 
 std::string explanation_text(const Explanation& why) {
@@ -252,9 +251,7 @@ sluice_status sluice_operand_query(const sluice_problem* problem, int32_t index,
   if (const Status ok = validate(*cpp_problem); !ok) return finish(ok, error);
   Operand id{};
   if (const Status ok = convert("index", index, kOperandCount, &id); !ok) return finish(ok, error);
-  const auto specs = operand_specs(*cpp_problem);
-  const OperandSpec& s = specs[static_cast<std::size_t>(id)];
-  return finish(write(to_c(s), spec, struct_size, "spec"), error);
+  return finish(write(to_c(operand_spec(*cpp_problem, id)), spec, struct_size, "spec"), error);
 }
 
 sluice_status sluice_cost(const sluice_problem* problem, double* flops_out, double* bytes,

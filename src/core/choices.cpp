@@ -263,7 +263,7 @@ std::string_view word_of(const PlannedStep& step, std::span<char> buffer) noexce
   return buffer.data();
 }
 
-std::size_t config_text(Op op, std::span<const PlannedStep> steps, std::span<char> out) noexcept {
+void config_text(Op op, std::span<const PlannedStep> steps, std::span<char> out) noexcept {
   std::size_t size = 0;
   out[0] = '\0';
   for (const PlannedStep& step : steps) {
@@ -274,7 +274,6 @@ std::size_t config_text(Op op, std::span<const PlannedStep> steps, std::span<cha
                                    size == 0 ? "" : ",", name_of(step.role, op), word);
     size += static_cast<std::size_t>(std::max(more, 0));
   }
-  return size;
 }
 
 std::string passed_over(const Recipe& recipe, const Problem& problem, const Device& device,

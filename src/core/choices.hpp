@@ -90,8 +90,8 @@ std::size_t choices(const Recipe& recipe, const Problem& problem, const Device& 
 /// The config of a step in one word, which `buffer` holds; empty where it has no name.
 std::string_view word_of(const PlannedStep& step, std::span<char> buffer) noexcept;
 
-/// That text, of all steps whose kernel has more than a single config. Returns its length.
-std::size_t config_text(Op op, std::span<const PlannedStep> steps, std::span<char> out) noexcept;
+/// That text, of all steps whose kernel has more than a single config.
+void config_text(Op op, std::span<const PlannedStep> steps, std::span<char> out) noexcept;
 
 /// Why the kernel of a planned step was preferred to those before it in the recipe, one line each.
 [[nodiscard]] std::string passed_over(const Recipe& recipe, const Problem& problem,

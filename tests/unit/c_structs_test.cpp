@@ -106,7 +106,7 @@ TEST(CStructs, TheApiReadsAndWritesThemSo) {
   EXPECT_EQ(sluice_problem_init(&problem, 8, &error), SLUICE_INVALID_ARGUMENT);
   options.experimental = 2;
   EXPECT_EQ(sluice_plan_init(&plan, &problem, &device, &options, &error), SLUICE_INVALID_ARGUMENT);
-  EXPECT_STREQ(error.message, "options.experimental: got 2, wanted 0 or 1");
+  EXPECT_STREQ(error.message, "options.experimental: got 2, wanted 0 to 1");
   options.experimental = 0;
   device.slow_bf16_products = 2;
   EXPECT_EQ(sluice_plan_init(&plan, &problem, &device, &options, &error), SLUICE_INVALID_ARGUMENT);
