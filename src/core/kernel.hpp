@@ -77,8 +77,7 @@ struct StepView {
 /// tested on any CPU.
 struct Kernel {
   const char* name;  ///< "<backend>.<folder>", unique
-  Backend backend;
-  OpSet ops;  ///< the operators that it computes, each as one step
+  OpSet ops;         ///< the operators that it computes, each as one step
   /// Nothing, or why it does not take a problem of these operators.
   Reason (*supports)(const Problem&, const Device&) noexcept;
   /// The configs for a supported problem, the one expected to be the fastest first. Writes at most

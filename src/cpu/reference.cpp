@@ -369,7 +369,6 @@ std::string describe(const detail::StepView&) { return "one element after the ot
 
 const detail::Kernel kReference = {
     .name = "cpu.reference",
-    .backend = Backend::kCpu,
     .ops = detail::OpSet::all(),
     .supports = supports,
     .name_config = name_config,

@@ -111,7 +111,6 @@ Status launch(const detail::Step& step, const detail::Step* /*next*/) noexcept {
 
 const detail::Kernel kSimd = {
     .name = "cpu.simd",
-    .backend = Backend::kCpu,
     .ops = {Op::kGateUp, Op::kDown, Op::kMlp, Op::kGateMul, Op::kGateMulGrad, Op::kGateUpGrad,
             Op::kMlpGrad, Op::kNorm},
     .supports = supports,

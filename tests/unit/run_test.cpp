@@ -418,7 +418,6 @@ Status record(const detail::Step& step, const detail::Step* next) noexcept {
 }
 
 constexpr detail::Kernel kRecorder = {.name = "recorder",
-                                      .backend = Backend::kCpu,
                                       .ops = detail::OpSet::all(),
                                       .supports = nullptr,
                                       .configs = nullptr,
@@ -476,7 +475,6 @@ Status fail(const detail::Step& step, const detail::Step* next) noexcept {
 }
 
 constexpr detail::Kernel kFailing = {.name = "failing",
-                                     .backend = Backend::kCpu,
                                      .ops = detail::OpSet::all(),
                                      .supports = nullptr,
                                      .configs = nullptr,

@@ -144,7 +144,6 @@ std::string describe(const StepView& s) {
 
 const detail::Kernel kAllReduce = {
     .name = "cuda.all_reduce",
-    .backend = Backend::kCuda,
     .ops = {Op::kAllReduce},
     .supports = supports,
     .configs = configs,

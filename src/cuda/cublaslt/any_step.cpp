@@ -359,7 +359,6 @@ std::string describe(const detail::StepView& s) {
 
 const detail::Kernel kCublasLtAny = {
     .name = "cuda.cublaslt_any",
-    .backend = Backend::kCuda,
     .ops = {Op::kGateUp, Op::kDown, Op::kGateUpGrad, Op::kInputGrad, Op::kWeightGrad},
     .supports = supports,
     .configs = lt::configs,

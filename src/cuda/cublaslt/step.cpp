@@ -385,7 +385,6 @@ std::string lt::algorithm_text(const detail::StepView& s) {
 
 const detail::Kernel kCublasLt = {
     .name = "cuda.cublaslt",
-    .backend = Backend::kCuda,
     .ops = {Op::kGateUp, Op::kDown, Op::kInputGrad, Op::kWeightGrad},
     .supports = supports,
     .configs = lt::configs,

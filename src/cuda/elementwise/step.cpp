@@ -96,7 +96,6 @@ Status launch(const detail::Step& step, const detail::Step* /*next*/) noexcept {
 
 const detail::Kernel kElementwise = {
     .name = "cuda.elementwise",
-    .backend = Backend::kCuda,
     .ops = {Op::kGateMul, Op::kGateMulGrad},
     .supports = supports,
     .configs = configs,

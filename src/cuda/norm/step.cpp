@@ -58,7 +58,6 @@ std::string describe(const StepView& s) {
 
 const detail::Kernel kNorm = {
     .name = "cuda.norm",
-    .backend = Backend::kCuda,
     .ops = {Op::kNorm},
     .supports = supports,
     .name_config = name_config,

@@ -343,7 +343,6 @@ std::string describe_column_sum(const detail::StepView& s) {
 
 const detail::Kernel kSimt = {
     .name = "cuda.simt",
-    .backend = Backend::kCuda,
     .ops = detail::OpSet::all(),
     .supports = supports,
     .configs = configs,
@@ -355,7 +354,6 @@ const detail::Kernel kSimt = {
 
 const detail::Kernel kNormAny = {
     .name = "cuda.norm_any",
-    .backend = Backend::kCuda,
     .ops = {Op::kNorm},
     .supports = supports,
     .launch = launch,
@@ -364,7 +362,6 @@ const detail::Kernel kNormAny = {
 
 const detail::Kernel kColumnSum = {
     .name = "cuda.column_sum",
-    .backend = Backend::kCuda,
     .ops = {Op::kColumnSum},
     .supports = supports,
     .launch = launch,

@@ -148,7 +148,6 @@ std::string describe(const detail::StepView& s) {
 
 const detail::Kernel kSm100 = {
     .name = "cuda.sm100",
-    .backend = Backend::kCuda,
     .ops = {Op::kGateUp, Op::kDown},
     .supports = supports,
     .name_config = name_config,

@@ -189,7 +189,6 @@ std::string describe(const StepView& s) {
 
 const detail::Kernel kSm80Gemm = {
     .name = "cuda.sm80_gemm",
-    .backend = Backend::kCuda,
     .ops = {Op::kGateUp, Op::kDown, Op::kGateUpGrad, Op::kInputGrad, Op::kWeightGrad},
     .supports = supports,
     .configs = configs,

@@ -112,7 +112,6 @@ std::string describe(const StepView& s) {
 
 const detail::Kernel kSm80Decode = {
     .name = "cuda.sm80_decode",
-    .backend = Backend::kCuda,
     .ops = {Op::kGateUp, Op::kDown},
     .supports = supports,
     .configs = configs,

@@ -267,7 +267,6 @@ std::string describe(const StepView& s) {
 
 const detail::Kernel kSm90Decode = {
     .name = "cuda.sm90_decode",
-    .backend = Backend::kCuda,
     .ops = {Op::kGateUp, Op::kDown},
     .supports = supports,
     .configs = configs,

@@ -236,7 +236,6 @@ std::string describe(const StepView& s) {
 
 const detail::Kernel kSm90Gemm = {
     .name = "cuda.sm90_gemm",
-    .backend = Backend::kCuda,
     .ops = {Op::kGateUp, Op::kDown, Op::kGateUpGrad, Op::kInputGrad, Op::kWeightGrad},
     .supports = supports,
     .configs = configs,
