@@ -23,17 +23,6 @@ enum class ErrorCode : std::int32_t {
   kInternal = 5,         ///< a bug in Sluice
 };
 
-/// A place in Sluice's source. std::source_location, which clang 14 lacks, in what is needed here.
-struct SourceLocation {
-  const char* file = "";  ///< relative to the repository
-  int line = 0;
-
-  [[nodiscard]] static constexpr SourceLocation current(const char* file = __builtin_FILE(),
-                                                        int line = __builtin_LINE()) noexcept {
-    return {file, line};
-  }
-};
-
 /// A failure: plain data of fixed size, so that reporting one never allocates.
 struct Error {
   static constexpr std::size_t kMaxMessage = 320;
@@ -41,7 +30,6 @@ struct Error {
   ErrorCode code = ErrorCode::kInternal;
   int cuda_code = 0;            ///< cudaError_t or CUresult where code is kDevice, else 0
   char message[kMaxMessage]{};  ///< operand, what was given, what was wanted; zero-terminated
-  SourceLocation where{};       ///< of the call that failed, where code is kDevice; else empty
 
   [[nodiscard]] std::string_view text() const noexcept { return message; }
 };
@@ -54,9 +42,6 @@ struct Error {
 template <class T>
 class [[nodiscard]] Expected {
  public:
-  using value_type = T;
-  using error_type = Error;
-
   Expected(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT
   Expected(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
 

@@ -3,14 +3,13 @@
 
 namespace sluice::cuda {
 
-Error cuda_error(cudaError_t code, const char* expression, SourceLocation where) noexcept {
+Error cuda_error(cudaError_t code, const char* expression) noexcept {
   static_cast<void>(cudaGetLastError());
   const ErrorCode kind =
       code == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kDevice;
   Error error =
       make_error(kind, "%s: %s, %s", expression, cudaGetErrorName(code), cudaGetErrorString(code));
   error.cuda_code = static_cast<int>(code);
-  error.where = where;
   return error;
 }
 

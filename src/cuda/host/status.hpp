@@ -11,8 +11,7 @@ namespace sluice::cuda {
 /// "cudaFuncSetAttribute(...): cudaErrorInvalidValue, invalid argument" with cuda_code set.
 /// kOutOfMemory for cudaErrorMemoryAllocation, else kDevice. Clears the runtime's last error, so
 /// that a caller's own check does not find ours; an error that broke the context stays.
-[[nodiscard]] Error cuda_error(cudaError_t code, const char* expression,
-                               SourceLocation where = SourceLocation::current()) noexcept;
+[[nodiscard]] Error cuda_error(cudaError_t code, const char* expression) noexcept;
 
 }  // namespace sluice::cuda
 
