@@ -74,7 +74,7 @@ step() {
 # The sanitizers slow kernels by two orders of magnitude: small shapes, one test of each kind.
 small='*SmallestAlignment*:GpuRun.CanBeCapturedAndReplayed:GpuRun.PlansShareAWorkspace*'
 small+=':Variants.EveryConfigOnAFewTiles:GpuDecode.OneTileOfEachOperator:GpuTensorMap.PlainMatrices*'
-small+=':GpuCompare.*:GpuLaunch.ProgrammaticLaunches*'
+small+=':GpuCompare.*:GpuLaunch.ProgrammaticLaunches*:GpuGemm.CopiesAFewRows'
 
 # All tools at once: most of their time is the host's. Fails if one of them does.
 sanitize() {

@@ -119,6 +119,12 @@ template <class T>
   return config;
 }
 
+/// A `name_config` by what names a kernel's own type.
+template <class T, void (*kName)(const T&, std::span<char>) noexcept>
+void name_as(const KernelConfig& config, std::span<char> out) noexcept {
+  kName(config_as<T>(config), out);
+}
+
 /// The body of a `configs`: `values`, best first, as configs.
 template <class T>
 std::size_t offer(std::span<const T> values, std::span<KernelConfig> out) noexcept {

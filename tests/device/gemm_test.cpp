@@ -102,6 +102,24 @@ TEST(GpuGemm, ReadsAResidualWhateverItsRows) {
   }
 }
 
+// Input, residual and output with `more` bytes behind each row; -1: the input is one row, repeated.
+harness::Case with_rows_apart(const char* text, std::int64_t more) {
+  harness::Case c = harness::parse_case(text).value();
+  const auto move = [&](Layout& layout, std::int64_t cols, DType dtype) {
+    layout.row_stride_bytes = bytes_of(dtype, cols) + more;
+  };
+  Problem& p = c.problem;
+  Layout& input = p.op == Op::kDown ? p.layout.h : p.layout.x;
+  if (more < 0) {
+    input.row_stride_bytes = 0;
+    return c;
+  }
+  move(input, p.op == Op::kDown ? p.h : p.d, p.x_dtype);
+  p.op == Op::kGateUp ? move(p.layout.h, p.h, p.x_dtype) : move(p.layout.y, p.d, p.y_dtype);
+  if (p.residual == Residual::kOperand) move(p.layout.residual, p.d, p.y_dtype);
+  return c;
+}
+
 // Rows of an input, residual and output at any distance: whole units, less, one row for all.
 TEST(GpuGemm, TakesRowsWhereverTheyBegin) {
   if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
@@ -124,24 +142,41 @@ TEST(GpuGemm, TakesRowsWhereverTheyBegin) {
                        {"70x200x392:down:residual", "cuda.sm90_decode", ""}};
   for (const auto& [text, variant, config] : all) {
     for (const std::int64_t more : {0, 2, 8, 16, 32, -1}) {
-      harness::Case c = harness::parse_case(text).value();
-      const auto move = [&](Layout& layout, std::int64_t cols, DType dtype) {
-        layout.row_stride_bytes = bytes_of(dtype, cols) + more * size_bytes(dtype) / 2;
-      };
-      Problem& p = c.problem;
-      Layout& input = p.op == Op::kDown ? p.layout.h : p.layout.x;
-      if (more >= 0) {
-        move(input, p.op == Op::kDown ? p.h : p.d, p.x_dtype);
-        p.op == Op::kGateUp ? move(p.layout.h, p.h, p.x_dtype) : move(p.layout.y, p.d, p.y_dtype);
-        if (p.residual == Residual::kOperand) move(p.layout.residual, p.d, p.y_dtype);
-      } else {
-        input.row_stride_bytes = 0;
-      }
+      const harness::Case c = with_rows_apart(text, more);
       const auto report = harness::verify_case(
           c, gpu::rig(), {.variant = variant, .config = *config == 0 ? nullptr : config});
       ASSERT_OK(report);
       EXPECT_TRUE(report->passed()) << text << " " << more << " " << report->text();
     }
+  }
+}
+
+// The copies of such rows, few enough for a sanitizer.
+TEST(GpuGemm, CopiesAFewRows) {
+  if (gpu::rig().device().arch != Arch::kHopper) GTEST_SKIP() << "needs a Hopper GPU";
+  for (const char* variant : {"cuda.sm90", "cuda.sm90_decode"}) {
+    for (const std::int64_t more : {2, 8}) {
+      const auto report = harness::verify_case(with_rows_apart("33x64x96:down:residual", more),
+                                               gpu::rig(), {.variant = variant});
+      ASSERT_OK(report);
+      EXPECT_TRUE(report->passed()) << variant << " " << more << " " << report->text();
+    }
+  }
+}
+
+// Widths, rows and types that no GEMM of this library takes.
+TEST(GpuCublasLt, TakesAnyWidth) {
+  if (gpu::rig().device().cublaslt_version == 0) GTEST_SKIP() << "needs cuBLASLt";
+  for (const char* text :
+       {"190x1024x2730:mlp:bias:bias_down:save", "7x1023x2731:mlp:norm:fp16",
+        "190x400x393:gate_up:interleaved3", "33x392x400:gate_up:pad=1",
+        "190x201x393:down:residual:bias_down", "70x200x392:mlp:fp32:residual",
+        "130x1024x2730:mlp_grad:bias:bias_down", "130x201x393:mlp_grad:recompute:accumulate",
+        "130x200x392:mlp_grad:fp32"}) {
+    const auto report = harness::verify_case(harness::parse_case(text).value(), gpu::rig(),
+                                             {.variant = "cuda.cublaslt"});
+    ASSERT_OK(report) << text;
+    EXPECT_TRUE(report->passed()) << text << " " << report->text();
   }
 }
 

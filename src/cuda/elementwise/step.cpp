@@ -41,10 +41,6 @@ std::size_t configs(const Problem& p, const Device& device, std::span<KernelConf
   return detail::offer<Tiling>(all, out);
 }
 
-void name_config(const KernelConfig& config, std::span<char> out) noexcept {
-  elementwise::name_tiling(detail::config_as<Tiling>(config), out);
-}
-
 std::string describe(const detail::StepView& s) {
   return detail::config_as<Tiling>(s.config).walk == Walk::kRow
              ? "a CTA a row, by 16-byte accesses"
@@ -99,7 +95,7 @@ const detail::Kernel kElementwise = {
     .ops = {Op::kGateMul, Op::kGateMulGrad},
     .supports = supports,
     .configs = configs,
-    .name_config = name_config,
+    .name_config = detail::name_as<Tiling, elementwise::name_tiling>,
     .launch = launch,
     .describe = describe,
 };

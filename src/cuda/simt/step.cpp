@@ -304,12 +304,17 @@ detail::Reason supports(const Problem& problem, const Device& device) noexcept {
   return {};
 }
 
+// Whether the operator's launches take a tile.
+bool multiplies(Op op) {
+  return op != Op::kGateMul && op != Op::kGateMulGrad && op != Op::kNorm && op != Op::kColumnSum;
+}
+
 std::size_t configs(const Problem& problem, const Device& /*device*/,
                     std::span<KernelConfig> out) noexcept {
   const Tile first = problem.m <= kLowTileRows ? Tile::k16x64x32 : Tile::k64x64x16;
   const Tile second = first == Tile::k64x64x16 ? Tile::k16x64x32 : Tile::k64x64x16;
   const std::array tiles = {first, second};
-  return detail::offer<Tile>(tiles, out);
+  return detail::offer<Tile>(std::span(tiles).first(multiplies(problem.op) ? 2 : 1), out);
 }
 
 void name_config(const KernelConfig& config, std::span<char> out) noexcept {
@@ -326,6 +331,7 @@ Status launch(const detail::Step& step, const detail::Step* /*next*/) noexcept {
 }
 
 std::string describe(const detail::StepView& s) {
+  if (!multiplies(s.problem.op)) return "one launch without a product";
   const auto tile = static_cast<std::size_t>(detail::config_as<Tile>(s.config));
   return std::string("CTAs of 256 threads, tiles of rows x columns x k ") + kTileNames[tile] +
          ", one launch after the other";

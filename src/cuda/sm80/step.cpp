@@ -91,10 +91,6 @@ std::size_t configs(const Problem& p, const Device& device, std::span<KernelConf
   return detail::offer<Tiling>(std::span(tilings).first(count), out);
 }
 
-void name_config(const KernelConfig& config, std::span<char> out) noexcept {
-  sm80::name_tiling(detail::config_as<Tiling>(config), out);
-}
-
 Status forward(const Step& step, const GemmLaunch& to) {
   GemmParams params{};
   sm80::set_operands(step, params);
@@ -192,7 +188,7 @@ const detail::Kernel kSm80Gemm = {
     .ops = {Op::kGateUp, Op::kDown, Op::kGateUpGrad, Op::kInputGrad, Op::kWeightGrad},
     .supports = supports,
     .configs = configs,
-    .name_config = name_config,
+    .name_config = detail::name_as<Tiling, sm80::name_tiling>,
     .launch = launch,
     .describe = describe,
 };

@@ -68,10 +68,6 @@ std::size_t configs(const Problem& p, const Device& device, std::span<KernelConf
   return detail::offer<Tiling>(std::span(tilings).first(count), out);
 }
 
-void name_config(const KernelConfig& config, std::span<char> out) noexcept {
-  sm80::decode::name_tiling(detail::config_as<Tiling>(config), out);
-}
-
 std::size_t scratch_bytes(const StepView& s) noexcept {
   const auto t = detail::config_as<Tiling>(s.config);
   if (t.split == 1) return 0;
@@ -115,7 +111,7 @@ const detail::Kernel kSm80Decode = {
     .ops = {Op::kGateUp, Op::kDown},
     .supports = supports,
     .configs = configs,
-    .name_config = name_config,
+    .name_config = detail::name_as<Tiling, sm80::decode::name_tiling>,
     .launch = launch,
     .describe = describe,
     .scratch_bytes = scratch_bytes,

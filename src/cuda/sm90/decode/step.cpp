@@ -122,10 +122,6 @@ std::size_t configs(const Problem& p, const Device& device, std::span<KernelConf
   return detail::offer<Tiling>(std::span(tilings).first(count), out);
 }
 
-void name_config(const KernelConfig& config, std::span<char> out) noexcept {
-  sm90::decode::name_tiling(detail::config_as<Tiling>(config), out);
-}
-
 /// The parameters of one launch.
 class Launcher {
  public:
@@ -270,7 +266,7 @@ const detail::Kernel kSm90Decode = {
     .ops = {Op::kGateUp, Op::kDown},
     .supports = supports,
     .configs = configs,
-    .name_config = name_config,
+    .name_config = detail::name_as<Tiling, sm90::decode::name_tiling>,
     .launch = launch,
     .describe = describe,
     .scratch_bytes = scratch_bytes,

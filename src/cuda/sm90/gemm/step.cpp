@@ -132,10 +132,6 @@ std::size_t configs(const Problem& p, const Device& device, std::span<KernelConf
   return detail::offer<Tiling>(std::span(tilings).first(count), out);
 }
 
-void name_config(const KernelConfig& config, std::span<char> out) noexcept {
-  sm90::gemm::name_tiling(detail::config_as<Tiling>(config), out);
-}
-
 std::size_t scratch_bytes(const StepView& s) noexcept {
   const auto tiling = detail::config_as<Tiling>(s.config);
   const GemmShape shape = shape_of(s.problem, s.device);
@@ -239,7 +235,7 @@ const detail::Kernel kSm90Gemm = {
     .ops = {Op::kGateUp, Op::kDown, Op::kGateUpGrad, Op::kInputGrad, Op::kWeightGrad},
     .supports = supports,
     .configs = configs,
-    .name_config = name_config,
+    .name_config = detail::name_as<Tiling, sm90::gemm::name_tiling>,
     .launch = launch,
     .describe = describe,
     .scratch_bytes = scratch_bytes,
