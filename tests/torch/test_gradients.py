@@ -10,8 +10,10 @@ import torch
 from cases import gated
 from test_ops import RAW, OnDevice
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from sluice import Gate, ops, torch_operators
+from sluice.liger import LigerGELUMulFunction, LigerSiLUMulFunction
 
 
 class Gradients(OnDevice):
@@ -109,6 +111,51 @@ class Gradients(OnDevice):
                     self.assert_same(first, plain)  # Torch's norm has two backward passes on a GPU
                     with self.assertRaisesRegex(RuntimeError, "second derivatives are not defined"):
                         first.square().sum().backward()
+
+    def test_a_second_derivative_by_an_input_is_refused_and_no_zero(self) -> None:
+        """What asks for the derivative by the inputs alone, where an error on no path to them is not met."""
+        weights = self.weights(8, 12, torch.float32, bias=True)
+        x, dy = weights.x(3), weights.x(3, seed=2)
+        w_gate, w_up, w_down, *biases = weights.mlp()
+        functional = torch.autograd.functional
+        for name, function in (
+            ("mlp", lambda x: ops.mlp(x, *weights.mlp())),
+            ("recompute", lambda x: ops.mlp(x, *weights.mlp(), recompute=True)),
+            ("residual", lambda x: ops.mlp(x, *weights.mlp(), x)),
+            ("gate_up", lambda x: ops.gate_up(x, *weights.gate_up())),
+            ("w_gate", lambda w: ops.mlp(x, w, w_up, w_down, *biases)),
+            ("linear", lambda w: ops.linear(x, w)),
+            ("gate_mul", lambda x: ops.gate_mul(x, x)),
+            ("silu_mul", lambda x: LigerSiLUMulFunction.apply(x, x)),
+            ("gelu_mul", lambda x: LigerGELUMulFunction.apply(x, x)),
+        ):  # fmt: skip
+            (at,) = self.leaves(w_gate if name in ("w_gate", "linear") else x)
+            for way in ("penalty", "hessian", "vhp", "jvp"):
+                with self.subTest(name, way=way):
+                    with self.assertRaisesRegex(RuntimeError, "second derivatives are not defined"):
+                        if way == "penalty":
+                            (first,) = torch.autograd.grad(function(at).sum(), at, create_graph=True)
+                            torch.autograd.grad(first.square().sum(), at)
+                        elif way == "jvp":  # by a second backward pass, through the incoming gradient
+                            functional.jvp(function, at, torch.ones_like(at))
+                        else:
+                            more = (torch.ones_like(at),) if way == "vhp" else ()
+                            getattr(functional, way)(lambda t: function(t).square().sum(), at, *more)
+        # The incoming gradient is a residual's own, and stays what it was.
+        inputs = self.leaves(x, dy)
+        y = ops.down(x.new_zeros(3, 12), w_down, None, inputs[0])
+        (first,) = torch.autograd.grad(y, inputs[0], inputs[1] * 2, create_graph=True)
+        self.assertTrue(torch.equal(first, dy * 2))
+
+    def test_what_is_saved_is_unpacked_once(self) -> None:
+        """A checkpoint's recomputed tensors are handed out once, also where the graph of a gradient is kept."""
+        weights = self.weights(8, 12, torch.float32)
+        (x,) = self.leaves(weights.x(3))
+        for create_graph in (False, True):
+            y = checkpoint(lambda x: ops.mlp(x, *weights.mlp()), x, use_reentrant=False)
+            (got,) = torch.autograd.grad(y.square().sum(), x, create_graph=create_graph)
+            want = torch.autograd.grad(ops.mlp(x, *weights.mlp()).square().sum(), x)[0]
+            self.assertTrue(torch.equal(got, want))
 
     def test_first_derivatives_of_one_input_may_be_kept_in_the_graph(self) -> None:
         """Only x wants a gradient; with 0 tokens too."""

@@ -320,24 +320,43 @@ def _gate_mul_backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:
     return _padded((dg, du), 2 + len(ctx.gate))
 
 
+class _Unpacked:
+    """A backward pass's context whose saved tensors are unpacked already: hooks may refuse to do it twice, as those
+    of ``torch.utils.checkpoint`` do."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx, self.saved_tensors = ctx, ctx.saved_tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
+class _Refuse(torch.autograd.Function):
+    """``results`` as they are, but functions of ``sources``, which all of them may depend on, and without a
+    derivative."""
+
+    @staticmethod
+    def forward(_ctx: Any, results: tuple[Any, ...], *_sources: Tensor) -> tuple[Any, ...]:
+        return tuple(None if r is None else r.detach() for r in results)  # one may be the incoming gradient
+
+    @staticmethod
+    def backward(_ctx: Any, *_gradients: Any) -> Any:
+        raise RuntimeError("sluice: second derivatives are not defined")
+
+
 def once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """``backward`` whose results raise when they are differentiated. (Torch's ``once_differentiable`` asks
-    whether the incoming gradient wants one; of a sum it does not, and the result would be a constant.)"""
+    """``backward`` whose results raise when they are differentiated, by whatever they were computed from.
+    (Torch's ``once_differentiable`` asks whether the incoming gradient wants one; of a sum it does not, and its
+    results lead to no input of the forward pass: their derivative would be a zero.)"""
 
     def run(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        if not torch.is_grad_enabled():  # no create_graph
+            return backward(ctx, *gradients)
+        ctx = _Unpacked(ctx)
         with torch.no_grad():
             results = backward(ctx, *gradients)
-        if not torch.is_grad_enabled():  # no create_graph
-            return results
-        wanted = [r.detach().requires_grad_() for r in results if r is not None]
-        if not wanted:
-            return results
-        refuse = torch._C._functions.DelayedError(
-            "sluice: second derivatives are not defined", len(wanted)
-        )
-        outputs = refuse(*wanted)  # a tensor where there is one, else a tuple
-        refused = iter(outputs if isinstance(outputs, tuple) else (outputs,))
-        return tuple(None if r is None else next(refused) for r in results)
+        sources = (t for t in (*ctx.saved_tensors, *gradients) if t is not None and t.requires_grad)
+        return _Refuse.apply(results, *sources)
 
     return run
 
