@@ -79,5 +79,38 @@ class Batched(unittest.TestCase):
                 torch.testing.assert_close(parameters[name].grad[i], parameter.grad, rtol=1e-4, atol=1e-4)
 
 
+class Compiled(unittest.TestCase):
+    """The same of what Dynamo traces, whose fakes tell nothing of the levels around them."""
+
+    def compiled(self, function):
+        torch._dynamo.reset()
+        return torch.compile(function, backend="aot_eager")
+
+    def test_no_derivative_is_lost(self):
+        for name, op in OPERATORS.items():
+            with self.subTest(name), self.assertRaisesRegex(NotImplementedError, "in forward mode"):
+                self.compiled(lambda x, op=op: jvp(op, (x,), (T,))[1])(X)
+            loss = lambda x, op=op: op(x).square().sum()  # noqa: E731
+            with self.subTest(name, way="grad"):
+                if name == "norm":
+                    torch.testing.assert_close(self.compiled(grad(loss))(X), grad(loss)(X))
+                    continue
+                with self.assertRaisesRegex(RuntimeError, "functorch transforms"):
+                    self.compiled(grad(loss))(X)
+
+    def test_gradients_reach_what_vmap_has_batched(self):
+        together, apart = (X.clone().requires_grad_() for _ in range(2))
+        self.compiled(vmap(OPERATORS["mlp"]))(together).square().sum().backward()
+        OPERATORS["mlp"](apart).square().sum().backward()
+        torch.testing.assert_close(together.grad, apart.grad, rtol=1e-4, atol=1e-4)
+
+    def test_a_patched_model_gives_its_own_derivatives(self):
+        own = LlamaMLP(LlamaConfig(hidden_size=D, intermediate_size=H)).requires_grad_(False)
+        loss = lambda x: own(x).square().sum()  # noqa: E731
+        want = grad(loss)(X)
+        sluice.patch(own)
+        torch.testing.assert_close(self.compiled(grad(loss))(X), want)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -120,20 +120,32 @@ def _summed(op: Any, *arguments: Any, group: str, norms: tuple[Any, ...]) -> Any
 # --- the functions. They name the overload: to look for the one that fits costs 3 us of the host.
 
 
+@torch.compiler.assume_constant_result
+def _traced_levels() -> tuple[bool, bool]:
+    """Whether Dynamo, which enters and guards the levels that it finds, traces within one of forward-mode
+    differentiation and within one of functorch."""
+    return forward_ad._current_level >= 0, _functorch_level() is not None
+
+
 def is_transformed() -> bool:
     """Whether forward-mode differentiation or functorch (vmap, grad, jvp) looks on: tensors do not tell then what
     is wanted of them."""
-    return not _is_compiling() and (forward_ad._current_level >= 0 or _functorch_level() is not None)
+    if _is_compiling():
+        return any(_traced_levels())
+    return forward_ad._current_level >= 0 or _functorch_level() is not None
 
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:
     """Raises ``NotImplementedError`` where a derivative would be lost: there are none in forward mode."""
-    if _is_compiling() or forward_ad._current_level < 0:
+    if _is_compiling():
+        has_tangent = _traced_levels()[0]  # at least one may
+    elif forward_ad._current_level < 0:
         return
-    try:
-        has_tangent = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
-    except RuntimeError:  # batched ones do not tell
-        has_tangent = True
+    else:
+        try:
+            has_tangent = any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+        except RuntimeError:  # batched ones do not tell
+            has_tangent = True
     if has_tangent:
         raise NotImplementedError("sluice.ops: no derivative in forward mode (jvp, jacfwd, dual tensors)")
 
