@@ -167,6 +167,24 @@ class Gradients(OnDevice):
             first = torch.autograd.grad(loss, x, create_graph=True)[0]
             self.assertTrue(torch.equal(first, plain))
 
+    def test_several_gradients_at_once_are_those_one_by_one(self) -> None:
+        weights = self.weights(8, 12, torch.float64)
+        dys = torch.stack([weights.x(3, seed=seed) for seed in (2, 3)])
+        for recompute in (False, True):
+            inputs = self.leaves(weights.x(3), *weights.mlp()[:3])
+
+            def gradients(dy: Tensor, **options: bool) -> tuple[Tensor, ...]:
+                return torch.autograd.grad(ops.mlp(*inputs, recompute=recompute), inputs, dy, **options)
+
+            apart = [torch.stack(pair) for pair in zip(*(gradients(dy) for dy in dys))]
+            y = ops.mlp(*inputs, recompute=recompute)
+            for together in (
+                gradients(dys, is_grads_batched=True),
+                torch.func.vmap(lambda dy: torch.autograd.grad(y, inputs, dy))(dys),
+            ):
+                for got, want in zip(together, apart):
+                    torch.testing.assert_close(got, want)
+
     def test_what_is_saved_may_not_be_overwritten(self) -> None:
         weights = self.weights(24, 40, torch.float32)
         other, leaf, *rest = weights.x(5, seed=2), *self.leaves(weights.x(5), *weights.mlp()[:3])
@@ -196,13 +214,9 @@ class GradientsByTorchsProducts(Gradients):
         weights = self.weights(24, 40, torch.float32, bias=True)
         for function, keep in ((ops.mlp, True), (ops.mlp, False), (RAW.mlp_save, False)):
             inputs = self.leaves(weights.x(5), *weights.mlp())
-            saved: list[Tensor] = []
-            with torch.autograd.graph.saved_tensors_hooks(
-                lambda t: saved.append(t) or t, lambda t: t
-            ):
-                results = function(*inputs)
+            results = function(*inputs)
             y = results if isinstance(results, Tensor) else results[0]
-            g, u = (t for t in saved if t.shape == (5, 40))
+            g, u = (t for t in y.grad_fn.saved_tensors if t is not None and t.shape == (5, 40))
             before = u.clone()
             first = torch.autograd.grad(y.square().sum(), inputs, retain_graph=keep)
             # RAW.mlp_save's caller has g and u in hand.
@@ -212,6 +226,17 @@ class GradientsByTorchsProducts(Gradients):
             if keep:
                 for once, again in zip(first, torch.autograd.grad(y.square().sum(), inputs)):
                     self.assert_same(once, again)
+
+    def test_what_hooks_keep_is_not_given_up(self) -> None:
+        weights = self.weights(24, 40, torch.float32)
+        inputs = self.leaves(weights.x(5), *weights.mlp()[:3])
+        kept: list[Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+            y = ops.mlp(*inputs)
+        before = [t.clone() for t in kept]
+        torch.autograd.grad(y.square().sum(), inputs)
+        for t, was in zip(kept, before):
+            self.assertTrue(torch.equal(t, was))
 
 
 if __name__ == "__main__":

@@ -242,8 +242,10 @@ def _mlp_setup(
 def first_of(outputs: tuple[Tensor, ...]) -> Tensor:
     """The result of an operator that also saves g and u, which nobody but its backward pass sees."""
     result = outputs[0]
-    if not torch.compiler.is_compiling() and result.grad_fn is not None:
-        result.grad_fn.owns_saved = True
+    if torch.compiler.is_compiling() or result.grad_fn is None:
+        return result
+    # Hooks may keep what they are given.
+    result.grad_fn.owns_saved = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
     return result
 
 
@@ -251,6 +253,12 @@ def _may_overwrite_saved(ctx: Any) -> bool:
     """May a backward pass write its results over g and u? Not where the graph may be asked again."""
     keeps = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
     return getattr(ctx, "owns_saved", False) and not keeps()
+
+
+def _is_batched(dy: Tensor) -> bool:
+    """Is it several gradients, of ``is_grads_batched`` or of vmap around a backward pass? Results of one would be
+    written where there is no room for them."""
+    return torch._C._functorch.is_legacy_batchedtensor(dy) or torch._C._functorch.is_batchedtensor(dy)
 
 
 def _products_by_torch(x: Tensor) -> bool:
@@ -282,7 +290,10 @@ def _mlp_products(ctx: Any, dy: Tensor, needed: tuple[bool, ...]) -> tuple[Tenso
     each goes when the last product has read it: the most memory is needed beside the last weight's
     gradient."""
     x, w_gate, w_up, w_down, b_gate, b_up, *saved = ctx.saved_tensors
-    owned = bool(saved) and _may_overwrite_saved(ctx)
+    batched = _is_batched(dy)
+    owned = bool(saved) and not batched and _may_overwrite_saved(ctx)
+    if batched and not saved:
+        saved = _ops.gate_up_save(x, w_gate, w_up, b_gate, b_up, *ctx.gate)[1:]
     if owned or not saved:
         h, dg, du = (
             (torch.empty_like(saved[0]), *saved)
@@ -389,6 +400,7 @@ _register_fakes()
 _register_autograd()
 _library = torch.library.Library("sluice", "IMPL")
 _library.impl("_lies_in_a_pool", lies_in_a_pool, "CUDA")
+
 
 
 def _register_over_ranks(name: str) -> None:
