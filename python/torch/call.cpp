@@ -275,22 +275,31 @@ void Call::copy(Bound& bound, const char* why) {
   bound.data = const_cast<void*>(bound.copy->const_data_ptr());
 }
 
+// They share one layout.
+void Call::copy_with_partner(Bound& bound, const char* why) {
+  copy(bound, why);
+  const auto member = description(bound.id).layout;
+  if (member == nullptr) return;
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (description(bound_[i].id).layout == member) copy(bound_[i], why);
+  }
+  problem_.layout.*member = kContiguous;
+}
+
 const Bound& Call::in(Operand id, const Tensor& tensor) {
   Bound& bound = bind(id, tensor);
-  const auto [name, member] = description(id);
-  const Rows rows = layout_of(bound, shape_of(name, tensor));
+  const Rows rows = layout_of(bound, shape_of(description(id).name, tensor));
   const char* why = "its layout";
   if (rows.obstacle == nullptr && take_layout(id, rows.layout)) {
     bound.data = const_cast<void*>(tensor.const_data_ptr());
     if (!is_its_partner(bound)) return bound;
     why = "one weight as gate and up";
   }
-  copy(bound, why);
-  if (member == nullptr || take_layout(id, kContiguous)) return bound;
-  for (std::size_t i = 0; i < count_; ++i) {  // its partner: they share one layout
-    if (description(bound_[i].id).layout == member) copy(bound_[i], why);
+  if (take_layout(id, kContiguous)) {
+    copy(bound, why);
+  } else {
+    copy_with_partner(bound, why);
   }
-  problem_.layout.*member = kContiguous;
   return bound;
 }
 
@@ -341,14 +350,7 @@ void Call::copy_split_units() {
     return;
   }
   for (std::size_t i = 0; i < count_; ++i) {
-    if (!is_split(bound_[i])) continue;
-    const auto member = description(bound_[i].id).layout;
-    copy(bound_[i], "its place");
-    if (member == nullptr) continue;
-    for (std::size_t j = 0; j < count_; ++j) {  // its partner: they share one layout
-      if (description(bound_[j].id).layout == member) copy(bound_[j], "its place");
-    }
-    problem_.layout.*member = kContiguous;
+    if (is_split(bound_[i])) copy_with_partner(bound_[i], "its place");
   }
 }
 

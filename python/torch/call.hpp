@@ -100,6 +100,7 @@ class Call {
   const sluice_binding::Prepared& prepare();
   [[nodiscard]] bool is_its_partner(const Bound& bound) const;
   void copy(Bound& bound, const char* why);
+  void copy_with_partner(Bound& bound, const char* why);
   void copy_split_units();
   // False where its partner has another one.
   bool take_layout(Operand id, const sluice_layout& layout);
