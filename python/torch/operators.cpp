@@ -268,9 +268,10 @@ std::tuple<Tensor, Tensor, Tensor, int64_t> norm_mlp_reduce(
   const bool adds = x_residual.has_value();
   Tensor y = empty_like(x);
   Tensor x_sum = adds ? empty_like(x) : empty_vector(x, 0);
+  const MaybeTensor written = unless_empty(adds, x_sum);  // lives as long as the call
   Call call =
       call_of_norm_mlp(x, norm_weight, w_gate, w_up, w_down, x_residual, b_gate, b_up, b_down, eps,
-                       weight_offset, add_sum, gate, weights_static, y, unless_empty(adds, x_sum));
+                       weight_offset, add_sum, gate, weights_static, y, written);
   auto [sum, y_norm, wanted] =
       run_reduced(call, y, {rank, peers, peer_bytes}, next_norm, next_eps, next_weight_offset);
   return {sum, x_sum, y_norm, wanted};
