@@ -3,16 +3,20 @@
 // fakes and autograd: python/src/sluice/torch_operators.py; ops.py documents each of them.
 #include <torch/csrc/stable/library.h>
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "binding/errors.hpp"
 #include "call.hpp"
 #include "operator.hpp"
 
 namespace sluice_torch {
 namespace {
 
+using sluice_binding::refuse;
 using std::int64_t;
 
 // [H, D] as one matrix of rows, also where it comes as blocks of rows.
@@ -48,6 +52,11 @@ MaybeTensor unless_empty(bool asked_for, const Tensor& tensor) {
 // y summed over ranks, the next block's RMSNorm of it (no elements where none is asked for), and
 // the bytes that each peer buffer needs: where they are more than those given, nothing is written.
 using Reduced = std::tuple<Tensor, Tensor, int64_t>;
+
+void check_sum(const MaybeTensor& x_residual, const MaybeTensor& x_sum) {
+  if (x_sum && !x_residual)
+    refuse("x_sum", "got one without x_residual: the sum would be x itself");
+}
 
 // Runs the call for y summed over ranks.
 Reduced run_reduced(Call& call, const Tensor& y, const Ranks& ranks, const MaybeTensor& next_norm,
@@ -216,6 +225,7 @@ Call call_of_norm_mlp(const Tensor& x, const Tensor& norm_weight, const Tensor& 
                       const MaybeTensor& b_gate, const MaybeTensor& b_up, const MaybeTensor& b_down,
                       double eps, double weight_offset, bool add_sum, const GateArguments& gate,
                       bool weights_static, const Tensor& y, const MaybeTensor& x_sum) {
+  check_sum(x_residual, x_sum);
   Call call = call_with_gate_up(SLUICE_MLP, x, w_gate, w_up, b_gate, b_up, gate);
   sluice_problem& problem = call.problem();
   problem.y_dtype = call.out(Operand::kY, y).dtype;
@@ -281,6 +291,7 @@ std::tuple<Tensor, Tensor, Tensor, int64_t> norm_mlp_reduce(
 
 void norm_out(const Tensor& x, const Tensor& norm_weight, const MaybeTensor& x_residual, double eps,
               double weight_offset, const Tensor& out, const MaybeTensor& x_sum) {
+  check_sum(x_residual, x_sum);
   Call call(SLUICE_NORM);
   const Bound& in = call.in(Operand::kX, x);
   const Bound& weight = call.in(Operand::kNormWeight, norm_weight);
@@ -390,8 +401,10 @@ void mlp_grad_out(const Tensor& dy, const Tensor& x, const Tensor& w_gate, const
   Call call = call_with_gate_up(SLUICE_MLP_GRAD, x, w_gate, w_up, recompute ? b_gate : none,
                                 recompute ? b_up : none, gate);
   call.problem().y_dtype = call.in(Operand::kDy, dy).dtype;
-  const Bound* const dw = call.out(Operand::kDwGate, dw_gate);
-  call.problem().dw_dtype = dw != nullptr ? dw->dtype : call.problem().w_dtype;
+  const std::array dw = {call.out(Operand::kDwGate, dw_gate), call.out(Operand::kDwUp, dw_up),
+                         call.out(Operand::kDwDown, dw_down)};
+  const auto given = std::find_if(dw.begin(), dw.end(), [](const Bound* one) { return one; });
+  call.problem().dw_dtype = given != dw.end() ? (*given)->dtype : call.problem().w_dtype;
   call.problem().recompute = recompute ? 1 : 0;
   call.problem().accumulate_dw = accumulate ? 1 : 0;
   call.problem().bias_gate_up = b_gate || b_up || db_gate || db_up ? 1 : 0;
@@ -400,8 +413,6 @@ void mlp_grad_out(const Tensor& dy, const Tensor& x, const Tensor& w_gate, const
   call.in(Operand::kG, g);
   call.in(Operand::kU, u);
   call.out(Operand::kDx, dx);
-  call.out(Operand::kDwUp, dw_up);
-  call.out(Operand::kDwDown, dw_down);
   call.out(Operand::kDbGate, db_gate);
   call.out(Operand::kDbUp, db_up);
   call.out(Operand::kDbDown, db_down);

@@ -354,6 +354,17 @@ class Outputs(OnDevice):
         for name, value in sums.items():
             self.assert_same(value, 2 * once[name])
 
+    def test_each_weight_gradient_may_be_the_only_one_in_fp32(self) -> None:
+        weights = self.weights(24, 40, torch.bfloat16)
+        arguments = (weights.x(5, seed=2), weights.x(5), *weights.mlp()[:3])
+        names = ("dw_gate", "dw_up", "dw_down")
+        wide = {name: w.new_zeros(w.shape, dtype=torch.float32) for name, w in zip(names, weights.mlp())}
+        RAW.mlp_grad.out(*arguments, **wide)
+        for name, want in wide.items():
+            got = torch.zeros_like(want)
+            RAW.mlp_grad.out(*arguments, **{name: got})
+            self.assert_same(got, want)
+
 
 class Errors(OnDevice):
     def test_each_names_its_operand(self) -> None:
@@ -381,6 +392,9 @@ class Errors(OnDevice):
             (lambda: RAW.gate_mul(x, x, -1), "^activation: got -1"),
             (lambda: RAW.gate_mul(x, x, 0, 1.0, -2.0), "^gate.limit: got -2"),
             (lambda: RAW.mlp.out(x, w_gate, w_up, w_down, out=x), "^y: the output overlaps x"),
+            (lambda: RAW.norm.out(x, x[0], out=x.clone(), x_sum=x.clone()), "^x_sum: got one without x_res"),
+            (lambda: RAW.norm_mlp.out(x, x[0], w_gate, w_up, w_down, out=x.clone(), x_sum=x.clone()),
+             "^x_sum: got one without x_residual"),
             (lambda: RAW.mlp.out(x, w_gate, w_up, w_down, out=x[:2].clone()), "^y: expected shape"),
         ):  # fmt: skip
             with self.assertRaisesRegex(REFUSED, message):
