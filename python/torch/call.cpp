@@ -10,6 +10,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "binding/errors.hpp"
 #include "binding/problem.hpp"
@@ -186,6 +187,18 @@ Tensor empty_with_width(const Tensor& like, std::int64_t width) {
 
 Tensor empty_vector(const Tensor& like, std::int64_t width) {
   return empty(like, {.dims = 1}, width);
+}
+
+// Torch's C ABI cannot say whether a tensor wants a gradient; Python does (torch_operators.py).
+void refuse_gradients(const std::vector<Tensor>& tensors) {
+  std::array<StableIValue, 1> stack{torch::stable::detail::from(tensors)};
+  if (torch_call_dispatcher("sluice::_wants_gradient", "", stack.data(), TORCH_ABI_VERSION) ==
+          AOTI_TORCH_SUCCESS &&
+      torch::stable::detail::to<bool>(stack[0])) {
+    throw std::runtime_error(
+        "sluice: functions with out=... arguments don't support automatic differentiation, but one "
+        "of the arguments requires grad.");
+  }
 }
 
 void count_write(const Tensor& written) {

@@ -58,6 +58,10 @@ Tensor empty_like(const Tensor& like);
 Tensor empty_with_width(const Tensor& like, std::int64_t width);
 Tensor empty_vector(const Tensor& like, std::int64_t width);
 
+/// Throws std::runtime_error where one of the tensors wants a gradient, which would be lost: for
+/// .out forms where gradients are recorded.
+void refuse_gradients(const std::vector<Tensor>& tensors);
+
 /// Counts a write to a tensor, so that autograd refuses to read what it had saved of it: nobody
 /// does that for operators behind the stable ABI. Throws for a leaf that wants a gradient.
 void count_write(const Tensor& written);

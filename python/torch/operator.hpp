@@ -13,6 +13,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "call.hpp"
 
@@ -39,6 +40,16 @@ inline void count_write(const MaybeTensor& tensor) {
 template <class Other>
 void count_write(const Other& /*not written*/) {}
 
+/// Adds an argument to the tensors, where it is one.
+inline void add_tensor(std::vector<Tensor>& tensors, const Tensor& tensor) {
+  if (tensor.defined()) tensors.push_back(tensor);
+}
+inline void add_tensor(std::vector<Tensor>& tensors, const MaybeTensor& tensor) {
+  if (tensor) add_tensor(tensors, *tensor);
+}
+template <class Other>
+void add_tensor(std::vector<Tensor>& /*tensors*/, const Other& /*no tensor*/) {}
+
 template <auto kFunction, std::size_t kOutputs, class Arguments>
 class Flattened;
 template <class Result, class... Parameters, Result (*kFunction)(Parameters...),
@@ -46,8 +57,11 @@ template <class Result, class... Parameters, Result (*kFunction)(Parameters...),
 class Flattened<kFunction, kOutputs, std::tuple<Arguments...>> {
  public:
   static Result run(Arguments... arguments) {
-    // A count costs the host a microsecond a tensor.
+    // A count costs the host a microsecond a tensor, the question before it eight in all.
     if (kOutputs > 0 && aoti_torch_grad_mode_is_enabled()) {
+      std::vector<Tensor> tensors;
+      (add_tensor(tensors, arguments), ...);
+      refuse_gradients(tensors);
       std::size_t index = 0;
       ((index++ + kOutputs >= sizeof...(Arguments) ? count_write(arguments) : void()), ...);
     }
@@ -82,7 +96,7 @@ class Flattened<kFunction, kOutputs, std::tuple<Arguments...>> {
 };
 
 /// `run` has the arguments of kFunction's schema. The last kOutputs are what an .out form writes:
-/// they are counted as written where gradients are recorded.
+/// they are counted as written where gradients are recorded, and no argument may want one then.
 template <auto kFunction, std::size_t kOutputs = 0>
 class Operator;
 template <class Result, class... Parameters, Result (*kFunction)(Parameters...),

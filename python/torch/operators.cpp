@@ -544,7 +544,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(sluice, library) {
            "_mlp_reduce(" + mlp + is_static + ranks + "(Tensor y, Tensor y_norm, int wanted_bytes)",
            "_norm_mlp_reduce(" + norm_mlp + is_static + ranks +
                "(Tensor y, Tensor x_sum, Tensor y_norm, int wanted_bytes)",
-           std::string("_lies_in_a_pool(Tensor tensor) -> bool"),  // in Python: workspace.cpp
+           std::string("_lies_in_a_pool(Tensor tensor) -> bool"),     // in Python: workspace.cpp
+           std::string("_wants_gradient(Tensor[] tensors) -> bool"),  // in Python: call.cpp
        }) {
     library.def(schema.c_str());
   }

@@ -365,6 +365,28 @@ class Outputs(OnDevice):
             RAW.mlp_grad.out(*arguments, **{name: got})
             self.assert_same(got, want)
 
+    def test_gradients_are_not_lost_in_them(self) -> None:
+        """As those of Torch: what wants a gradient is refused where gradients are recorded."""
+        weights = self.weights(24, 40, torch.float32)
+        x, mlp = weights.x(5), weights.mlp()[:3]
+        live = (x * 1).requires_grad_()
+        h = self.randn(5, 40)
+        calls = {
+            "x": lambda: RAW.mlp.out(live, *mlp, out=x.clone()),
+            "weight": lambda: RAW.down.out(h, mlp[2] + live[0, 0], out=x.clone()),
+            "residual": lambda: RAW.mlp.out(x, *mlp, residual=live, out=x.clone()),
+            "out": lambda: RAW.mlp.out(x, *mlp, out=live * 3),
+            "leaf": lambda: RAW.mlp.out(x, *mlp, out=live),
+            "x_sum": lambda: RAW.norm.out(x, x[0], x, out=x.clone(), x_sum=live * 1),
+            "du": lambda: RAW.gate_mul_grad.out(x, x, x, dg=x.clone(), du=live * 1),
+        }
+        for name, call in calls.items():
+            with self.subTest(name):
+                with self.assertRaisesRegex(RuntimeError, "but one of the arguments requires grad"):
+                    call()
+                with torch.no_grad():
+                    call()
+
 
 class Errors(OnDevice):
     def test_each_names_its_operand(self) -> None:

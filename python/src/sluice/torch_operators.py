@@ -400,7 +400,8 @@ _register_fakes()
 _register_autograd()
 _library = torch.library.Library("sluice", "IMPL")
 _library.impl("_lies_in_a_pool", lies_in_a_pool, "CUDA")
-
+for _place in ("CPU", "CUDA"):  # call.cpp asks: what an .out form is given may want none
+    _library.impl("_wants_gradient", lambda tensors: any(t.requires_grad for t in tensors), _place)
 
 
 def _register_over_ranks(name: str) -> None:
