@@ -3,7 +3,9 @@
 were hooked or replaced, sharded parameters, calls whose result nobody reads; and models that were pickled."""
 
 import copy
+import functools
 import io
+import pickle
 import unittest
 from unittest import mock
 
@@ -15,6 +17,7 @@ from transformers.models.idefics2.modeling_idefics2 import Idefics2MLP
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 import sluice
+import sluice.nn as nn_module
 from sluice.nn import GatedMLP
 from sluice.patching import ACTIVATIONS
 
@@ -228,6 +231,49 @@ class OwnModule(unittest.TestCase):
             whole(X)  # its layers may be Sluice's too
         with self.assertRaisesRegex(ValueError, "no plain nn.Linear"):
             mlp(X)
+
+    def test_a_projection_that_is_wrapped_after_it_was_patched_counts(self):
+        mlp = GatedMLP(32, 48).requires_grad_(False)
+        sluice.patch(mlp, linears=True)
+        patched = mlp.up_proj.forward
+        mlp.up_proj.forward = functools.wraps(patched)(lambda x: 2 * patched(x))
+        torch.testing.assert_close(mlp(X), self.want(mlp, X))
+        self.assertEqual(nn_module._is_plain(mlp.down_proj), True)
+        read = pickle.loads(pickle.dumps(mlp.down_proj))
+        self.assertIn("forward", read.__dict__)
+        self.assertTrue(nn_module._is_plain(read))
+
+
+class Inputs(unittest.TestCase):
+    """What only a module's own forward takes, and what looks on at it."""
+
+    def setUp(self):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(llama()[0], nn.Linear(32, 48)).requires_grad_(False)
+        self.own = copy.deepcopy(self.model)
+        sluice.patch(self.model, linears=True)
+
+    def test_nested_and_sparse_tensors(self):
+        parts = [X[:2], X[2:]]
+        for layout in (torch.strided, torch.jagged):
+            nested = torch.nested.nested_tensor(parts, layout=layout)
+            for got, want in zip(self.model(nested).unbind(), self.own(nested).unbind()):
+                torch.testing.assert_close(got, want)
+        sparse = X.to_sparse()
+        torch.testing.assert_close(self.model[1](sparse), self.own[1](sparse))
+
+    def test_hooks_of_all_modules_see_the_projections(self):
+        for register in (
+            lambda see: nn.modules.module.register_module_forward_hook(lambda module, *_: see(module)),
+            lambda see: nn.modules.module.register_module_forward_pre_hook(lambda module, *_: see(module)),
+        ):
+            seen = []
+            handle = register(lambda module: seen.append(type(module)))
+            try:
+                self.model(X)
+            finally:
+                handle.remove()
+            self.assertEqual(seen.count(nn.Linear), 4)
 
 
 class Pickled(unittest.TestCase):

@@ -40,8 +40,18 @@ def has_hooks(module: nn.Module) -> bool:
 
 def _is_plain(linear: nn.Module) -> bool:
     """Whether its weight and bias are all that it does: no adapter, no pruning; or ``patch`` serves it."""
-    own = linear.__dict__
-    return type(linear) is nn.Linear and not has_hooks(linear) and ("forward" not in own or "_sluice" in own)
+    return type(linear) is nn.Linear and not has_hooks(linear) and not _is_wrapped(linear)
+
+
+def _is_wrapped(linear: nn.Linear) -> bool:
+    """Whether it has a forward of its own that is neither its class's, as a patched one that was pickled has, nor
+    ``patch``'s."""
+    if "forward" not in linear.__dict__:
+        return False
+    from sluice import patching  # imports this module
+
+    function = getattr(linear.__dict__["forward"], "__func__", None)
+    return function is not nn.Linear.forward and function is not patching._linear_forward
 
 
 class GatedMLP(nn.Module):

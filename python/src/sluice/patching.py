@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from sluice import capi, ops, proof
 from sluice.form import Form, form_of, looks_gated
@@ -142,6 +143,11 @@ def _ours(module: nn.Module, x: Tensor, form: Form, gate: Gate, **options: bool)
     return mlp_of(*parts, x, gate, up_first=form.up_first, **options)
 
 
+def _is_dense(x: Tensor) -> bool:
+    """Neither nested nor sparse."""
+    return x.layout is torch.strided and not x.is_nested
+
+
 def _activation_type(module: nn.Module, form: Form) -> type | None:
     if form.is_function:
         return None
@@ -159,7 +165,9 @@ def _forward(self: nn.Module, *arguments: Any, **named: Any) -> Tensor:
         or _obstacle(self, settings.form) is not None  # else down may have no weight
         or _activation_type(self, settings.form) is not settings.activation
         or x.dtype is not self._modules[settings.form.down]._parameters["weight"].dtype
+        or not _is_dense(x)
         or torch.is_autocast_enabled(device)
+        or _has_any_global_hook()  # the projections' too
         or ops.is_transformed()
     ):
         return type(self).forward(self, *arguments, **named)
@@ -195,7 +203,9 @@ def _is_torchs(linear: nn.Linear, x: Tensor, settings: _LinearSettings) -> bool:
         device not in settings.backends
         or _linear_obstacle(linear) is not None
         or x.dtype is not linear.weight.dtype
+        or not _is_dense(x)
         or torch.is_autocast_enabled(device)
+        or _has_any_global_hook()
         or x.dim() == 0
         or x.shape[-1] != linear.weight.shape[1]
         or ops.is_transformed()
