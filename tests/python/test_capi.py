@@ -250,11 +250,12 @@ class Import(unittest.TestCase):
             self.assertIn(name, dir(sluice))
             if name not in ("Patched", "patch"):  # these need Torch
                 getattr(sluice, name)
+        self.assertEqual(sluice.report.__name__, "sluice.report")
         with self.assertRaises(AttributeError):
             sluice.nothing_of_this_name
         # Modules that need Torch are found by name too, and say what they miss.
         if importlib.util.find_spec("torch") is None:
-            for name in ("nn", "ops"):
+            for name in ("liger", "nn", "ops"):
                 with self.assertRaisesRegex(ImportError, "torch"):
                     getattr(sluice, name)
 

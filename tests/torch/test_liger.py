@@ -3,6 +3,9 @@
 test_geglu.py: shapes and tolerances are theirs), and ``round_gate`` behind it."""
 
 import contextlib
+import importlib.util
+import subprocess
+import sys
 import tempfile
 import unittest
 from collections.abc import Callable, Iterator
@@ -24,6 +27,15 @@ def eager_silu(a: Tensor, b: Tensor, gate: float = 1.0, down: float = 1.0) -> Te
 
 def eager_gelu(a: Tensor, b: Tensor) -> Tensor:
     return functional.gelu(a, approximate="tanh") * b
+
+
+class Found(unittest.TestCase):
+    def test_importing_the_package_is_enough_to_name_the_modules(self) -> None:
+        code = "import sluice; sluice.liger.LigerSiLUMulFunction, sluice.nn.GatedMLP, sluice.ops.mlp"
+        if importlib.util.find_spec("jax") is not None:
+            code += ", sluice.jax.mlp"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
 
 PAIRS = ((LigerSiLUMulFunction.apply, eager_silu), (LigerGELUMulFunction.apply, eager_gelu))

@@ -7,6 +7,7 @@
 ``sluice.ops``              the operators on Torch tensors
 ``sluice.jax``              some of them on JAX arrays
 ``sluice.nn.GatedMLP``      the MLP as a Torch module
+``sluice.liger``            Liger-Kernel's functions of the gate
 ``patch(model)``            a Hugging Face model's MLPs computed by Sluice (``patching``)
 ``python -m sluice``        the command line; ``python -m sluice doctor`` checks the installation
 ``sluice.checkpoint``       a real model's MLPs as a checkpoint for the benches
@@ -53,7 +54,7 @@ __all__ = [
 ]
 
 
-_TORCH_MODULES = ("nn", "ops")  # `import sluice` alone is enough to name them
+_MODULES = ("checkpoint", "jax", "liger", "nn", "ops", "report")  # `import sluice` is enough to name them
 
 
 def __getattr__(name: str) -> Any:
@@ -61,7 +62,7 @@ def __getattr__(name: str) -> Any:
         return import_module("sluice.capi").version()
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in _TORCH_MODULES:
+    if name in _MODULES:
         return import_module(f"sluice.{name}")
     raise AttributeError(f"module 'sluice' has no attribute {name!r}")
 
