@@ -369,7 +369,8 @@ class Registers(unittest.TestCase):
             ("0.5.16", {"SGLANG_PLUGINS": "other, sluice"}, ("ok", "auto")),
             ("0.5.16", {"SGLANG_PLUGINS": "other"}, ("no", "off: SGLANG_PLUGINS=other")),
             ("0.5.16", {"SLUICE_SGLANG": "off"}, ("no", "off")),
-            ("0.5.16", {"SLUICE_SGLANG_LINEARS": "on"}, ("no", "off: SLUICE_SGLANG_LINEARS: got 'on'")),
+            ("0.5.16", {"SLUICE_SGLANG_LINEARS": "on"},
+             ("ok", "auto, no linear layers: SLUICE_SGLANG_LINEARS: got 'on'")),
             (None, {}, ("no", "off: SGLang is not installed")),
         ):
             with (

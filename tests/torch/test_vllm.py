@@ -457,6 +457,11 @@ class Registers(unittest.TestCase):
         (line,) = self.said(linears="off")
         self.assertRegex(line, "Sluice: [0-9.]+, auto$")
 
+    def test_an_unknown_word_for_linears_leaves_them_alone(self) -> None:
+        warning, line = self.said(linears="force")
+        self.assertIn("no linear layers: SLUICE_VLLM_LINEARS: got 'force', wanted one of auto, off", warning)
+        self.assertRegex(line, "Sluice: [0-9.]+, auto$")
+
     def test_auto_is_the_default(self) -> None:
         (line,) = self.said(word="")
         self.assertRegex(line, "Sluice: [0-9.]+, auto; up to 64 tokens of ")
@@ -465,7 +470,6 @@ class Registers(unittest.TestCase):
         for expected, options in (
             ("SLUICE_VLLM: got 'yes', wanted one of auto, force, off", {"word": "yes"}),
             ("this Sluice was built without CUDA", {"cuda": False}),
-            ("SLUICE_VLLM_LINEARS: got 'force', wanted one of auto, off", {"linears": "force"}),
         ):
             (line,) = self.said(**options)
             self.assertIn(f"WARNING:vllm.sluice:Sluice: not used: {expected}", line)

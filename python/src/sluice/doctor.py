@@ -111,10 +111,13 @@ def _asks(name: str, limit: str, plugin: serving.Plugin) -> str:
         if wanted != "off":
             if _installed(plugin.engine.lower()) is None:
                 return f"off: {plugin.engine} is not installed"
-            plugin.serves_linears()
             serving.check_fit()
     except (serving.Unavailable, ImportError, capi.SluiceError) as reason:
         return f"off: {reason}"
+    try:
+        plugin.linears_mode()
+    except serving.Unavailable as reason:
+        return f"{wanted}, no linear layers: {reason}"
     return wanted
 
 

@@ -43,14 +43,22 @@ class Plugin:
             raise Unavailable(f"{self.variable}: got {word!r}, wanted one of {', '.join(MODES)}")
         return word
 
-    def serves_linears(self) -> bool:
-        """Does ``<variable>_LINEARS`` leave the linear layers to Sluice? Raises ``Unavailable`` for another word
-        than auto and off."""
+    def linears_mode(self) -> str:
+        """What ``<variable>_LINEARS`` asks for. Raises ``Unavailable`` for another word than auto and off."""
         variable = f"{self.variable}_LINEARS"
         word = os.environ.get(variable) or "auto"
         if word not in ("auto", "off"):
             raise Unavailable(f"{variable}: got {word!r}, wanted one of auto, off")
-        return word == "auto"
+        return word
+
+    def serves_linears(self) -> bool:
+        """Does ``<variable>_LINEARS`` leave the linear layers to Sluice? An unknown word does not, with a line of
+        log."""
+        try:
+            return self.linears_mode() == "auto"
+        except Unavailable as reason:
+            self.log.warning("Sluice: no linear layers: %s", reason)
+            return False
 
     def register(self) -> None:
         """Acts once a process and raises nothing; where something fails, one line of log says why."""

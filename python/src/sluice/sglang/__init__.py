@@ -52,7 +52,6 @@ def _start(wanted: str) -> None:
     from sluice.serving import operators
     from sluice.serving.layers import OnImport
 
-    PLUGIN.serves_linears()  # or it is no word for it
     operators.configure(wanted, PLUGIN.log, _tp_group)
     operators.load()
     OnImport(MODELS, _serve, PLUGIN.log)
