@@ -167,6 +167,35 @@ class Gradients(OnDevice):
             first = torch.autograd.grad(loss, x, create_graph=True)[0]
             self.assertTrue(torch.equal(first, plain))
 
+    def test_a_gradient_has_its_inputs_shape(self) -> None:
+        """Also where the rows of an input lie otherwise than those of the result, and a bias is a row."""
+        weights = self.weights(8, 12, torch.float64, bias=True)
+        x, flat, h = weights.x(2, 3), weights.x(6, seed=2), self.randn(2, 3, 12, dtype=torch.float64)
+        w_gate, w_up, w_down, *biases = weights.mlp()
+        b_gate, b_up, b_down = (b[None] for b in biases)
+        blocks = [w.unflatten(0, (2, -1)) for w in (w_gate, w_up, w_down)]
+        self.check(ops.mlp, x, w_gate, w_up, w_down, b_gate, b_up, b_down, flat)
+        self.check(lambda *a: ops.mlp(*a, recompute=True), flat, *blocks, b_gate, b_up, b_down, x)
+        self.check(ops.gate_up, x, *blocks[:2], b_gate, b_up)
+        self.check(ops.down, h, w_down, b_down, flat)
+        self.check(ops.down, h, blocks[2])
+        self.check(ops.gate_mul, h, h.flip(0).reshape(6, 12))
+        self.check(ops.gate_mul, h.reshape(6, 12), h.flip(0))
+        self.check(LigerSiLUMulFunction.apply, h, h.flip(0).reshape(6, 12))
+
+    def test_a_narrower_bias_has_a_sum_that_is_rounded_once(self) -> None:
+        weights = self.weights(8, 12, torch.float32)
+        ones = torch.full((512, 8), 1.0 + 2.0**-9, device=self.device)  # its neighbour in bf16 is 1
+        narrow = [w.bfloat16() for w in weights.mlp()[:3]]
+        for bias, function in (
+            (8, lambda b: ops.mlp(ones, *narrow, b_down=b)),
+            (8, lambda b: ops.down(weights.w_gate.new_zeros(512, 12), narrow[2], b)),
+        ):  # fmt: skip
+            (b,) = self.leaves(torch.zeros(bias, dtype=torch.bfloat16, device=self.device))
+            function(b).backward(ones)
+            want = ones.double().sum(0).bfloat16()
+            self.assertTrue(torch.equal(b.grad, want))
+
     def test_several_gradients_at_once_are_those_one_by_one(self) -> None:
         weights = self.weights(8, 12, torch.float64)
         dys = torch.stack([weights.x(3, seed=seed) for seed in (2, 3)])

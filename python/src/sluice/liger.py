@@ -27,8 +27,9 @@ def _gate_mul(ctx: Any, a: Tensor, b: Tensor, gate: Gate) -> Tensor:
 
 def _gradients(ctx: Any, dc: Tensor) -> tuple[Tensor, ...]:
     """Of a and b."""
-    tensors = ops._alike(dc, *ctx.saved_tensors)
-    gradients = torch.ops.sluice.gate_mul_grad.default(*tensors, *ctx.gate, True)
+    dc, a, b = ops._alike(dc, *ctx.saved_tensors)
+    da, db = torch.ops.sluice.gate_mul_grad.default(dc, a, b, *ctx.gate, True)
+    gradients = da, db.reshape(b.shape)
     # Of a plain tensor beside a DTensor a plain one.
     return tuple(
         g.full_tensor() if plain and type(g) is not Tensor else g for g, plain in zip(gradients, ctx.plain)

@@ -79,7 +79,7 @@ def _register_fakes() -> None:
 
     @fake("sluice::down_reduce")
     def _(h, w_down, *_args, next_norm=None, **_kwargs):  # type: ignore[no-untyped-def]
-        y = _wide(h, w_down.shape[0])
+        y = _wide(h, _hidden(w_down))
         return y, normed(y, next_norm)
 
     @fake("sluice::mlp_reduce")
@@ -95,7 +95,7 @@ def _register_fakes() -> None:
 
     @fake("sluice::down")
     def _(h, w_down, *_args, **_kwargs):  # type: ignore[no-untyped-def]
-        return _wide(h, w_down.shape[0])
+        return _wide(h, _hidden(w_down))
 
     @fake("sluice::mlp")
     def _(x, *_args, **_kwargs):  # type: ignore[no-untyped-def]
@@ -164,6 +164,11 @@ def _times(a: Tensor, b: Tensor) -> Tensor:
     return a @ b.to(a.dtype)
 
 
+def _as(gradient: Tensor, like: Tensor) -> Tensor:
+    """In an argument's type and shape: shapes are taken that have its rows otherwise than the result's."""
+    return gradient.to(like.dtype).reshape(like.shape)
+
+
 def _padded(values: tuple[Any, ...], count: int, filler: Any = None) -> tuple[Any, ...]:
     return values + (filler,) * (count - len(values))
 
@@ -200,18 +205,18 @@ def _gate_up_backward(ctx: Any, dh: Tensor | None, *_unused: None) -> tuple[Tens
     return _padded(
         (
             dx.reshape(x.shape) if dx is not None else None,
-            _times(dg.T, _rows(x)).to(w_gate.dtype).reshape(w_gate.shape) if needed[1] else None,
-            _times(du.T, _rows(x)).to(w_up.dtype).reshape(w_up.shape) if needed[2] else None,
-            dg.sum(0, dtype=b_gate.dtype) if needed[3] else None,
-            du.sum(0, dtype=b_up.dtype) if needed[4] else None,
+            _as(_times(dg.T, _rows(x)), w_gate) if needed[1] else None,
+            _as(_times(du.T, _rows(x)), w_up) if needed[2] else None,
+            _as(dg.sum(0), b_gate) if needed[3] else None,
+            _as(du.sum(0), b_up) if needed[4] else None,
         ),
         ctx.count,
     )
 
 
 def _down_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    h, w_down, b_down, *_ = inputs
-    ctx.count = len(inputs)
+    h, w_down, b_down, residual, *_ = inputs
+    ctx.count, ctx.shape = len(inputs), None if residual is None else residual.shape
     ctx.save_for_backward(h, w_down, b_down)
 
 
@@ -221,10 +226,10 @@ def _down_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     rows = _rows(dy)
     return _padded(
         (
-            _times(rows, w_down).reshape(h.shape) if needed[0] else None,
-            _times(rows.T, _rows(h)).to(w_down.dtype) if needed[1] else None,
-            rows.sum(0, dtype=b_down.dtype) if needed[2] else None,
-            dy if needed[3] else None,
+            _times(rows, _rows(w_down)).reshape(h.shape) if needed[0] else None,
+            _as(_times(rows.T, _rows(h)), w_down) if needed[1] else None,
+            _as(rows.sum(0), b_down) if needed[2] else None,
+            dy.reshape(ctx.shape) if needed[3] else None,
         ),
         ctx.count,
     )
@@ -235,6 +240,7 @@ def _mlp_setup(
 ) -> None:
     x, w_gate, w_up, w_down, b_gate, b_up, _b_down, _residual, *gate = inputs
     ctx.gate, ctx.count = gate, len(inputs)
+    ctx.shapes = [None if t is None else t.shape for t in inputs[:8]]
     tensors = (x, w_gate, w_up, w_down, b_gate, b_up)
     _save(ctx, tensors, keyword_only_inputs["recompute"], output)
 
@@ -270,8 +276,11 @@ def _mlp_backward(ctx: Any, dy: Tensor | None, *_unused: None) -> tuple[Tensor |
     if dy is None:
         return _padded((), ctx.count)
     dy, needed = dy.contiguous(), _needed(ctx)
-    gradients = _mlp_products if _products_by_torch(dy) else _mlp_grad
-    return _padded((*gradients(ctx, dy, needed), dy if needed[7] else None), ctx.count)
+    products = _mlp_products if _products_by_torch(dy) else _mlp_grad
+    gradients = *products(ctx, dy, needed), dy if needed[7] else None
+    # Shapes are taken that have the rows otherwise than the result, biases of one row, too.
+    given = (None if t is None else t.reshape(shape) for t, shape in zip(gradients, ctx.shapes))
+    return _padded(tuple(given), ctx.count)
 
 
 def _mlp_grad(ctx: Any, dy: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
@@ -304,19 +313,19 @@ def _mlp_products(ctx: Any, dy: Tensor, needed: tuple[bool, ...]) -> tuple[Tenso
     else:
         dg, du, h = _ops.gate_up_grad(dy, w_down, *saved, *ctx.gate)
     rows, x_rows, dg, du = (_rows(t) for t in (dy, x, dg, du))
-    dw_down = _times(rows.T, _rows(h)).to(w_down.dtype) if needed[3] else None
+    dw_down = _as(_times(rows.T, _rows(h)), w_down) if needed[3] else None
     del h
     dx = None
     if needed[0]:
         dx = _times(dg, _rows(w_gate)).addmm_(du, _rows(w_up).to(du.dtype)).reshape(x.shape)
-    db_gate = dg.sum(0, dtype=b_gate.dtype) if needed[4] else None
-    db_up = du.sum(0, dtype=b_up.dtype) if needed[5] else None
-    dw_gate = _times(dg.T, x_rows).to(w_gate.dtype).reshape(w_gate.shape) if needed[1] else None
+    db_gate = dg.sum(0).to(b_gate.dtype) if needed[4] else None
+    db_up = du.sum(0).to(b_up.dtype) if needed[5] else None
+    dw_gate = _as(_times(dg.T, x_rows), w_gate) if needed[1] else None
     if owned and dg.untyped_storage().nbytes() == dg.numel() * dg.element_size():
         dg.untyped_storage().resize_(0)  # the graph's node holds on to g until this returns
     del dg
-    dw_up = _times(du.T, x_rows).to(w_up.dtype).reshape(w_up.shape) if needed[2] else None
-    db_down = rows.sum(0, dtype=w_down.dtype) if needed[6] else None
+    dw_up = _as(_times(du.T, x_rows), w_up) if needed[2] else None
+    db_down = rows.sum(0).to(w_down.dtype) if needed[6] else None
     return dx, dw_gate, dw_up, dw_down, db_gate, db_up, db_down
 
 
@@ -327,8 +336,9 @@ def _gate_mul_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _gate_mul_backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:
-    dg, du = _ops.gate_mul_grad(dh, *ctx.saved_tensors, *ctx.gate)
-    return _padded((dg, du), 2 + len(ctx.gate))
+    g, u = ctx.saved_tensors
+    dg, du = _ops.gate_mul_grad(dh, g, u, *ctx.gate)
+    return _padded((dg, du.reshape(u.shape)), 2 + len(ctx.gate))
 
 
 class _Unpacked:
