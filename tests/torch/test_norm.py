@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import unittest
 
 import torch
@@ -75,9 +76,19 @@ class NormTest(unittest.TestCase):
         x = torch.randn(4, 16)
         for wants in (False, True):
             weight = torch.ones(16, requires_grad=wants)
-            for options in ({"x_residual": torch.randn(16)}, {"x_residual": x.bfloat16()}, {"eps": -1.0}):
-                with self.assertRaises(ValueError):
+            for options in (
+                {"x_residual": torch.randn(16)}, {"x_residual": x.bfloat16()}, {"eps": -1.0}, {"eps": 0.0},
+                {"eps": 2.0**-150}, {"eps": 2.0**128 - 2.0**103}, {"eps": math.inf}, {"eps": math.nan},
+                {"weight_offset": math.inf}, {"weight_offset": -1e39},
+            ):  # fmt: skip
+                with self.subTest(wants=wants, **options), self.assertRaises(ValueError):
                     ops.norm(x, weight, **options)
+            for eps in (1.1 * 2.0**-150, 3e38):
+                ops.norm(x, weight, eps=eps)
+            for wrong in (x.int(), x.to(torch.complex64), torch.tensor(1.0)):
+                message = "^x: expected (bfloat16, float16|at least one dim)"
+                with self.subTest(wants=wants, wrong=wrong), self.assertRaisesRegex(ValueError, message):
+                    ops.norm(wrong, weight if wrong.dim() else weight[0])
 
 
 class LinearTest(unittest.TestCase):

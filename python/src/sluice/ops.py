@@ -227,18 +227,29 @@ def linear(
     )  # fmt: skip
 
 
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+# The operator has these numbers in float32: between them none is rounded to 0 or infinity.
+_LEAST_EPS, _FLOAT_LIMIT = 2.0**-150, 2.0**128 - 2.0**103
+
+
 def _norm_by_torch(
     x: Tensor, norm_weight: Tensor, x_residual: Tensor | None, eps: float, weight_offset: float
 ) -> tuple[Tensor, Tensor]:
     """n and r of a norm that is differentiated; refuses what the operator refuses."""
+    if x.dtype not in _DTYPES:
+        raise ValueError("x: expected bfloat16, float16, float32 or float64")
+    if x.dim() == 0:
+        raise ValueError("x: expected at least one dimension, got a scalar")
     if norm_weight.shape != x.shape[-1:]:
         raise ValueError(f"norm_weight: expected shape [{x.shape[-1]}], got {list(norm_weight.shape)}")
     if x_residual is not None and (x_residual.shape != x.shape or x_residual.dtype is not x.dtype):
         raise ValueError(
             f"x_residual: expected {x.dtype} {list(x.shape)}, got {x_residual.dtype} {list(x_residual.shape)}"
         )
-    if not eps >= 0:
-        raise ValueError(f"norm.eps: got {eps}, wanted 0 or more")
+    if not _LEAST_EPS < eps < _FLOAT_LIMIT:
+        raise ValueError(f"norm.eps: got {eps:g}, wanted a finite number above 0")
+    if not -_FLOAT_LIMIT < weight_offset < _FLOAT_LIMIT:
+        raise ValueError(f"norm.weight_offset: got {weight_offset:f}, wanted a finite number")
     r = x if x_residual is None else x + x_residual
     wide = torch.promote_types(r.dtype, torch.float32)
     scale = norm_weight.to(wide) + weight_offset
