@@ -8,7 +8,7 @@ from unittest import mock
 
 import torch
 from cases import gated
-from test_ops import RAW, OnDevice
+from test_ops import RAW, Called, OnDevice
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -82,6 +82,25 @@ class Gradients(OnDevice):
             ops.mlp(*some).square().sum().backward()
             self.assert_same(some[index].grad, full[index].grad)
             self.assertTrue(all(t.grad is None for i, t in enumerate(some) if i != index))
+
+    def test_one_weights_gradient_is_not_three_weights(self) -> None:
+        """On the CPU, where one operator gives all of them."""
+        weights = self.weights(24, 40, torch.float32, bias=True)
+        for wanted in ((1,), (3,), (1, 3, 6), (2, 4), (1, 2, 3)):
+            inputs = [weights.x(5), *weights.mlp()]
+            leaves = self.leaves(*(inputs[i] for i in wanted))
+            for i, leaf in zip(wanted, leaves):
+                inputs[i] = leaf
+            y = ops.mlp(*inputs)
+            with Called() as called:
+                y.backward(weights.x(5, seed=2))
+            if self.device == "cpu" and not torch_operators._products_by_torch(y):
+                op = RAW.mlp_grad.default if wanted == (1, 2, 3) else RAW.mlp_grad.out
+                self.assertIn(op, called.functions)
+            whole = self.leaves(*(t.detach() for t in inputs))
+            ops.mlp(*whole).backward(weights.x(5, seed=2))
+            for i, leaf in zip(wanted, leaves):
+                self.assert_same(leaf.grad, whole[i].grad)
 
     def test_recompute_keeps_no_activation(self) -> None:
         weights = self.weights(24, 40, torch.float32)

@@ -283,12 +283,23 @@ def _mlp_backward(ctx: Any, dy: Tensor | None, *_unused: None) -> tuple[Tensor |
     return _padded(tuple(given), ctx.count)
 
 
+_GRADIENTS = ("dx", "dw_gate", "dw_up", "dw_down", "db_gate", "db_up", "db_down")
+
+
 def _mlp_grad(ctx: Any, dy: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
     """Of x, the weights and the biases, by one operator."""
     x, w_gate, w_up, w_down, b_gate, b_up, *saved = ctx.saved_tensors
+    arguments = (dy, x, w_gate, w_up, w_down, *(saved or (None, None)), b_gate, b_up, *ctx.gate)
+    biases = any(needed[4:6])
+    if any(needed[1:4]) and not all(needed[1:4]) and type(dy) is Tensor and not _is_batched(dy):
+        wanted = (*needed[:4], biases, biases, needed[6])
+        # b_down is not kept, and is as wide as w_down is high.
+        like = (x, w_gate, w_up, w_down, b_gate, b_up, w_down[..., 0] if needed[6] else None)
+        results = {name: _fresh(t) for name, t, want in zip(_GRADIENTS, like, wanted) if want}
+        _ops.mlp_grad.out(*arguments, **results)
+        return tuple(results.get(name) if need else None for name, need in zip(_GRADIENTS, needed))
     gradients = _ops.mlp_grad(
-        dy, x, w_gate, w_up, w_down, *(saved or (None, None)), b_gate, b_up, *ctx.gate,
-        need_x=needed[0], need_weights=any(needed[1:4]), need_bias_gate_up=any(needed[4:6]),
+        *arguments, need_x=needed[0], need_weights=any(needed[1:4]), need_bias_gate_up=biases,
         need_bias_down=needed[6],
     )  # fmt: skip
     return tuple(gradient if need else None for gradient, need in zip(gradients, needed))
@@ -342,8 +353,8 @@ def _gate_mul_backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:
 
 
 class _Unpacked:
-    """A backward pass's context whose saved tensors are unpacked already: hooks may refuse to do it twice, as those
-    of ``torch.utils.checkpoint`` do."""
+    """A backward pass's context whose saved tensors are unpacked already: hooks may refuse to do it twice, as
+    those of ``torch.utils.checkpoint`` do."""
 
     def __init__(self, ctx: Any) -> None:
         self._ctx, self.saved_tensors = ctx, ctx.saved_tensors
@@ -353,8 +364,8 @@ class _Unpacked:
 
 
 class _Refuse(torch.autograd.Function):
-    """``results`` as they are, but functions of ``sources``, which all of them may depend on, and without a
-    derivative."""
+    """``results`` as they are, but functions of ``sources``, which all of them may depend on, and without
+    derivatives."""
 
     @staticmethod
     def forward(_ctx: Any, results: tuple[Any, ...], *_sources: Tensor) -> tuple[Any, ...]:
