@@ -40,6 +40,10 @@ nothing but the inputs is kept and g and u are computed again. The gradients of 
 weights' type. ``norm`` and ``norm_mlp`` are one operator where no gradient is
 wanted; where one is, Torch computes the norm.
 
+Under autocast ``gate_up``, ``down``, ``mlp`` and ``linear`` take its type, as ``torch.nn.functional.linear`` does:
+operands but float64 ones are cast at every call, and a residual is added in the wider type. ``norm_mlp`` does so
+behind its norm. With ``group`` nothing is cast, as in ``gate_mul`` and ``norm``.
+
 Runs on Torch's current stream or on its CPU threads, allocates nothing but its results, 2 MiB a
 stream and what a call needs beyond for that call, and can be captured in CUDA graphs and compiled with
 ``fullgraph=True``. A graph that Torch did not capture keeps what its calls need; its results are the caller's to
@@ -157,12 +161,31 @@ def _wants_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
+def _autocast_type(x: Tensor) -> torch.dtype | None:
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+def _cast(dtype: torch.dtype, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """As autocast does for ``torch.nn.functional.linear``, which leaves float64."""
+    return tuple(
+        t if t is None or t.dtype is torch.float64 or not t.is_floating_point() else t.to(dtype) for t in tensors
+    )
+
+
+def _plus(y: Tensor, residual: Tensor | None) -> Tensor:
+    """The sum in the wider type, which nobody casts."""
+    return y if residual is None else y + residual.reshape(y.shape)
+
+
 def gate_up(
     x: Tensor, w_gate: Tensor, w_up: Tensor, b_gate: Tensor | None = None,
     b_up: Tensor | None = None, *, gate: Gate = _SILU, recompute: bool = False,
     weights_static: bool = False,
 ) -> Tensor:  # fmt: skip
     """``h = act(x @ w_gate.T + b_gate) * (x @ w_up.T + b_up)``: x [.., D] -> h [.., H]."""
+    if (dtype := _autocast_type(x)) is not None:
+        x, w_gate, w_up, b_gate, b_up = _cast(dtype, x, w_gate, w_up, b_gate, b_up)
     arguments = (x, w_gate, w_up, b_gate, b_up, *gate.arguments)
     if _wants_gradient(x, w_gate, w_up, b_gate, b_up):
         return _ops.gate_up_save.default(*arguments, recompute=recompute)[0]
@@ -181,7 +204,11 @@ def down(
         norms = (next_norm, next_eps, next_weight_offset)
         return _summed(_ops.down_reduce, h, w_down, b_down, residual, weights_static, group=name, norms=norms)
     _refuse_tangents(h, w_down, b_down, residual)
-    y = _ops.down.default(h, w_down, b_down, residual, weights_static)
+    if (dtype := _autocast_type(h)) is None:
+        y = _ops.down.default(h, w_down, b_down, residual, weights_static)
+    else:
+        y = _ops.down.default(*_cast(dtype, h, w_down, b_down), None, weights_static)
+        y = _plus(y, residual)
     if next_norm is None:
         return y
     return y, norm(y, next_norm, eps=next_eps, weight_offset=next_weight_offset)[0]
@@ -206,12 +233,16 @@ def mlp(
     if next_norm is not None:
         y = mlp(*tensors, gate=gate, recompute=recompute, weights_static=weights_static)
         return y, norm(y, next_norm, eps=next_eps, weight_offset=next_weight_offset)[0]
+    added = None
+    if (dtype := _autocast_type(x)) is not None:
+        tensors, added, residual = (*_cast(dtype, *tensors[:7]), None), residual, None
     if _wants_gradient(*tensors):
-        return first_of(_ops.mlp_save.default(*tensors, *gate.arguments, recompute=recompute))
+        y = first_of(_ops.mlp_save.default(*tensors, *gate.arguments, recompute=recompute))
+        return _plus(y, added)
     alone = b_gate is b_up is b_down is residual is None and not weights_static
     if alone and (gate is _SILU or gate == _SILU):
-        return _ops.mlp.plain(x, w_gate, w_up, w_down)
-    return _ops.mlp.default(*tensors, *gate.arguments, weights_static)
+        return _plus(_ops.mlp.plain(*tensors[:4]), added)
+    return _plus(_ops.mlp.default(*tensors, *gate.arguments, weights_static), added)
 
 
 def linear(
@@ -298,12 +329,16 @@ def norm_mlp(
             weights_static=weights_static,
         )  # fmt: skip
         return y, r, norm(y, next_norm, eps=next_eps, weight_offset=next_weight_offset)[0]
-    if not _wants_gradient(*tensors):
+    casts = _autocast_type(x) is not None
+    if not (casts or _wants_gradient(*tensors)):
         y, r = _ops.norm_mlp.default(*tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static)
         return y, x if x_residual is None else r
     if norm_weight.dtype is not w_gate.dtype:
         raise ValueError(f"norm_weight: expected {w_gate.dtype}, got {norm_weight.dtype}")
-    n, r = _norm_by_torch(x, norm_weight, x_residual, eps, weight_offset)
+    if casts:
+        n, r = norm(x, norm_weight, x_residual, eps=eps, weight_offset=weight_offset)
+    else:
+        n, r = _norm_by_torch(x, norm_weight, x_residual, eps, weight_offset)
     return mlp(
         n, w_gate, w_up, w_down, b_gate, b_up, b_down, r if add_sum else None, gate=gate,
         recompute=recompute, weights_static=weights_static,
