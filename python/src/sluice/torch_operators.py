@@ -250,8 +250,8 @@ def first_of(outputs: tuple[Tensor, ...]) -> Tensor:
     result = outputs[0]
     if torch.compiler.is_compiling() or result.grad_fn is None:
         return result
-    # Hooks may keep what they are given.
-    result.grad_fn.owns_saved = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: True)
+    result.grad_fn.owns_saved = hooks(True) is None  # they may keep what they are given
     return result
 
 
