@@ -163,7 +163,8 @@ def _wants_gradient(*tensors: Tensor | None) -> bool:
 
 def _autocast_type(x: Tensor) -> torch.dtype | None:
     device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    casts = device in ("cpu", "cuda") and torch.is_autocast_enabled(device)  # of others it may not be asked
+    return torch.get_autocast_dtype(device) if casts else None
 
 
 def _cast(dtype: torch.dtype, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
