@@ -135,17 +135,18 @@ TEST_F(CublasLtBatch, ItsProductsAreLaunchedAloneWhereTheStepIsNone) {
 }
 
 // The first config's launch of a step, its scratch at 256.
-void expect_launches(const Problem& problem, const Operands& operands) {
+void expect_launches(const Problem& problem, const Operands& operands,
+                     const detail::Kernel& kernel = kCublasLt) {
   const Device device = gpu::h200_with_cublaslt();
-  ASSERT_TRUE(kCublasLt.supports(problem, device).empty());
+  ASSERT_TRUE(kernel.supports(problem, device).empty());
   KernelConfig config;
-  kCublasLt.configs(problem, device, {&config, 1});
+  kernel.configs(problem, device, {&config, 1});
   const detail::Step step{.problem = problem,
                           .operands = operands,
                           .device = device,
                           .config = config,
                           .scratch = address(256)};
-  const Status status = kCublasLt.launch(step, nullptr);
+  const Status status = kernel.launch(step, nullptr);
   ASSERT_TRUE(status) << status.error().message;
 }
 
@@ -235,6 +236,30 @@ TEST_F(CublasLtBatch, GateUpIsOneLaunchWhereverItsWeightsLie) {
       expect_gate_up(there);
     }
   }
+}
+
+// 300 MiB of sums: the first rows, then those that are left, in the same scratch.
+TEST_F(CublasLtBatch, SumsBeyondScratchComeInParts) {
+  const Problem problem = gpu::problem_of("9600x16x4099:gate_up");
+  constexpr std::int64_t kRowBytes = 2 * 4099 * 4;
+  constexpr std::int64_t kFirst = (std::int64_t{256} << 20) / kRowBytes / 8 * 8;
+  EXPECT_EQ(kCublasLtAny.scratch_bytes({problem, gpu::h200_with_cublaslt(), {}}),
+            kCublasLtScratchBytes + kFirst * kRowBytes);
+  Operands operands;
+  operands.x = address(64);
+  operands.w_gate = address(std::int64_t{1} << 40);
+  operands.w_up = address((std::int64_t{1} << 40) + 4099 * 32);
+  operands.h = address(128);
+  ASSERT_NO_FATAL_FAILURE(expect_launches(problem, operands, kCublasLtAny));
+  const auto products = fake::products();
+  ASSERT_EQ(products.size(), 2U);
+  EXPECT_EQ(products[0].a.rows, static_cast<std::uint64_t>(kFirst));
+  EXPECT_EQ(products[0].b.rows, 2 * 4099U);
+  EXPECT_EQ(products[1].a.rows, static_cast<std::uint64_t>(9600 - kFirst));
+  EXPECT_EQ(products[1].a.base, address(64 + kFirst * 32));
+  EXPECT_EQ(products[1].out.base, products[0].out.base);
+  EXPECT_EQ(last_gate.rows, 9600 - kFirst);
+  EXPECT_EQ(last_gate.h, address(128 + kFirst * 4099 * 2));
 }
 
 }  // namespace
