@@ -19,10 +19,9 @@ Device with_cublaslt(Device device) {
 }
 
 // Right by every config of the recipe, which is chosen.
-void expect_right(const std::string& text, const Device& device) {
-  SCOPED_TRACE(text);
+void expect_right(const harness::Case& c, const Device& device) {
+  SCOPED_TRACE(harness::format_case(c));
   emulator::EmulatedRig rig(device);
-  const harness::Case c = harness::parse_case(text).value();
   const auto made = plan(c.problem, device);
   ASSERT_TRUE(made) << made.error().message;
   EXPECT_STREQ(made->variant_name(), "cuda.cublaslt");
@@ -65,11 +64,38 @@ const std::vector<std::string> kCases = {
 };
 
 TEST(EmulatedCublasLt, TakesAnyWidthOnAmpere) {
-  for (const std::string& text : kCases) expect_right(text, with_cublaslt(gpu::a100()));
+  for (const std::string& text : kCases)
+    expect_right(harness::parse_case(text).value(), with_cublaslt(gpu::a100()));
 }
 
 TEST(EmulatedCublasLt, TakesAnyWidthOnHopper) {
-  for (const std::string& text : kCases) expect_right(text, with_cublaslt(gpu::h200()));
+  for (const std::string& text : kCases)
+    expect_right(harness::parse_case(text).value(), with_cublaslt(gpu::h200()));
+}
+
+// All else lies in whole units of 16 bytes.
+TEST(EmulatedCublasLt, TakesOneOperandsRowsAtAnyDistance) {
+  struct Asked {
+    const char* text;
+    Layout Layouts::*layout;
+    std::int64_t row_bytes;
+  };
+  for (const auto& [text, layout, row_bytes] :
+       {Asked{"5x40x48:gate_up", &Layouts::x, 82},
+        {"5x40x48:gate_up", &Layouts::h, 98},
+        Asked{"5x40x48:gate_up:save", &Layouts::g_u, 100},
+        {"5x40x48:down", &Layouts::h, 98},
+        Asked{"5x40x48:down:residual", &Layouts::y, 82},
+        Asked{"5x40x48:down:residual", &Layouts::residual, 84},
+        Asked{"5x40x48:down", &Layouts::w_down, 98},
+        {"5x40x48:mlp", &Layouts::w_gate_up, 84},
+        Asked{"5x40x48:mlp_grad", &Layouts::dy, 82},
+        {"5x40x48:mlp_grad", &Layouts::dx, 82},
+        Asked{"5x40x48:mlp_grad", &Layouts::dw_gate_up, 164}}) {
+    harness::Case c = harness::parse_case(text).value();
+    (c.problem.layout.*layout).row_stride_bytes = row_bytes;
+    expect_right(c, with_cublaslt(gpu::a100()));
+  }
 }
 
 }  // namespace

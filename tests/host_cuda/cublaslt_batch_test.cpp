@@ -262,5 +262,30 @@ TEST_F(CublasLtBatch, SumsBeyondScratchComeInParts) {
   EXPECT_EQ(last_gate.h, address(128 + kFirst * 4099 * 2));
 }
 
+// Blocks of three rows whose gaps are not the other matrix's: a batch for each.
+TEST_F(CublasLtBatch, BlocksOfTwoMatricesAreABatchEach) {
+  const Problem problem = gpu::problem_of("24x16x69:gate_up:interleaved3");
+  Operands operands;
+  operands.x = address(64);
+  operands.w_gate = address(std::int64_t{1} << 40);
+  operands.w_up = address(std::int64_t{3} << 40);
+  operands.h = address(128);
+  ASSERT_NO_FATAL_FAILURE(expect_launches(problem, operands, kCublasLtAny));
+  const auto products = fake::products();
+  ASSERT_EQ(products.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto& [a, b, out] = products[i];
+    EXPECT_EQ(b.base, i == 0 ? operands.w_gate : operands.w_up);
+    EXPECT_EQ(b.rows, 3U);
+    EXPECT_EQ(b.count, 23);
+    EXPECT_EQ(b.step, 6 * 16);
+    EXPECT_EQ(out.base, last_gate.sums + 3 * i);
+    EXPECT_EQ(out.stride, 2 * 69);
+    EXPECT_EQ(out.step, 6);
+  }
+  EXPECT_EQ(last_gate.block, 3);
+  EXPECT_FALSE(last_gate.up_first);
+}
+
 }  // namespace
 }  // namespace sluice::cuda

@@ -13,21 +13,19 @@
 #include "math/gate.hpp"
 
 namespace sluice::cuda {
+namespace lt::any {
 namespace {
 
 using detail::Reason;
 using detail::refuse;
 using detail::Step;
-using lt::Matrix;
-using lt::operand;
-using lt::stride_of;
 using ll = long long;
 
 constexpr Operand kMatrices[] = {Operand::kX,        Operand::kDy, Operand::kWGate, Operand::kWDown,
                                  Operand::kResidual, Operand::kG,  Operand::kDg,    Operand::kH,
                                  Operand::kY,        Operand::kDx, Operand::kDwGate};
 
-Matrix at(const Step& step, Operand id) { return {lt::even_rows(step.spec(id)), step.pointer(id)}; }
+Matrix at(const Step& step, Operand id) { return {even_rows(step.spec(id)), step.pointer(id)}; }
 
 Matrix from_row(Matrix matrix, std::int64_t row) {
   if (matrix.base != nullptr) {
@@ -48,7 +46,7 @@ Reason rows_refusal(const OperandSpec& spec) {
     return refuse("%s: rows are %lld bytes apart, wanted whole elements not below their width",
                   spec.name, ll{stride});
   }
-  if (!lt::evenly_strided(spec.layout)) return refuse("%s: rows have several strides", spec.name);
+  if (!evenly_strided(spec.layout)) return refuse("%s: rows have several strides", spec.name);
   return {};
 }
 
@@ -56,7 +54,7 @@ Reason rows_refusal(const OperandSpec& spec) {
 Reason layout_refusal(const Problem& p) {
   for (const Operand id : kMatrices) {
     if (!is_used(p, id)) continue;
-    OperandSpec spec = lt::even_rows(operand_spec(p, id));
+    OperandSpec spec = even_rows(operand_spec(p, id));
     Layout& l = spec.layout;
     if (p.op == Op::kGateUp && id == Operand::kWGate && l.block_rows != 0) {
       if (p.h % l.block_rows != 0 || l.block_stride_bytes % size_bytes(spec.dtype) != 0) {
@@ -122,7 +120,7 @@ Sums sums_of(const Problem& p) {
   }
   // Whole eights, so that columns of a transposed operand stay as aligned as its rows.
   const std::int64_t row_bytes = sums.cols * std::int64_t{sizeof(float)};
-  const std::int64_t room = row_bytes == 0 ? sums.rows : lt::kMostSumBytes / row_bytes / 8 * 8;
+  const std::int64_t room = row_bytes == 0 ? sums.rows : kMostSumBytes / row_bytes / 8 * 8;
   sums.at_once = std::min(sums.rows, std::max<std::int64_t>(room, 8));
   return sums;
 }
@@ -143,14 +141,11 @@ Status for_each_part(const Problem& p, const Part& part) {
   return {};
 }
 
-// The product, its promise from all that its bases and rows are multiples of.
-Status multiply(const Step& step, LtProduct product) {
-  const std::int64_t elem = size_bytes(product.dtype);
-  const std::int64_t out_elem = size_bytes(product.out_dtype);
-  const std::int64_t all = step.problem.alignment_bytes | kCublasLtAlignment |
-                           product.a.stride_elems * elem | product.b.stride_elems * elem |
-                           product.b_step_bytes | product.out_stride_elems * out_elem |
-                           product.out_step_elems * out_elem | product.n * out_elem;
+// The product, with a promise of its bases alone: cuBLASLt reads the distances of rows. Parts begin
+// at every eighth row, in whole units; its out may lie `offset_bytes` behind one.
+Status multiply(const Step& step, LtProduct product, std::int64_t offset_bytes = 0) {
+  const std::int64_t all =
+      step.problem.alignment_bytes | kCublasLtAlignment | product.b_step_bytes | offset_bytes;
   product.alignment_bytes = all & -all;
   return lt::multiply(step, product);
 }
@@ -192,7 +187,7 @@ Status gate_up(const Step& step) {
         half.count = static_cast<int>(p.h / block);
         half.b_step_bytes = half.count > 1 ? l.block_stride_bytes : 0;
         half.out_step_elems = half.count > 1 ? 2 * block : 0;
-        SLUICE_TRY(multiply(step, half));
+        SLUICE_TRY(multiply(step, half, block * std::int64_t{sizeof(float)}));
       }
     }
     const Matrix h = from_row(at(step, Operand::kH), first);
@@ -356,24 +351,25 @@ std::string describe(const detail::StepView& s) {
 }
 
 }  // namespace
+}  // namespace lt::any
 
 const detail::Kernel kCublasLtAny = {
     .name = "cuda.cublaslt_any",
     .ops = {Op::kGateUp, Op::kDown, Op::kGateUpGrad, Op::kInputGrad, Op::kWeightGrad},
-    .supports = supports,
+    .supports = lt::any::supports,
     .configs = lt::configs,
     .name_config = lt::name_config,
-    .launch = launch,
-    .describe = describe,
-    .scratch_bytes = scratch_bytes,
+    .launch = lt::any::launch,
+    .describe = lt::any::describe,
+    .scratch_bytes = lt::any::scratch_bytes,
 };
 
-Reason in_units(const Problem& p) noexcept {
+detail::Reason in_units(const Problem& p) noexcept {
   if (p.x_dtype == DType::kF32 || !unit_refusal(p).empty()) return {};
   for (const OperandSpec& spec : operand_specs(p)) {
     if (spec.access != Access::kUnused && !stride_refusal(spec).empty()) return {};
   }
-  return refuse("rows are whole units of 16 bytes, which other kernels take");
+  return detail::refuse("rows are whole units of 16 bytes, which other kernels take");
 }
 
 }  // namespace sluice::cuda
