@@ -187,8 +187,9 @@ int bench(const BenchArguments& args, const Context& context) {
   }
   // Found out now, not after minutes of measuring.
   if (const Status s = harness::check_writable(args.json, {args.work.file, args.work.checkpoint});
-      !s)
+      !s) {
     return fail(s.error());
+  }
   const auto rig = harness::open_rig(context.device, context.limits());
   if (!rig) return fail_device(rig.error(), context.device);
   if (const Status s = check_device_options(context, (*rig)->device().backend); !s) {

@@ -54,8 +54,9 @@ MaybeTensor unless_empty(bool asked_for, const Tensor& tensor) {
 using Reduced = std::tuple<Tensor, Tensor, int64_t>;
 
 void check_sum(const MaybeTensor& x_residual, const MaybeTensor& x_sum) {
-  if (x_sum && !x_residual)
+  if (x_sum && !x_residual) {
     refuse("x_sum", "got one without x_residual: the sum would be x itself");
+  }
 }
 
 // Runs the call for y summed over ranks.

@@ -10,7 +10,6 @@
 #include "cuda/cublaslt/sums.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "cuda/refusals.hpp"
-#include "math/gate.hpp"
 
 namespace sluice::cuda {
 namespace lt::any {
@@ -24,15 +23,6 @@ using ll = long long;
 constexpr Operand kMatrices[] = {Operand::kX,        Operand::kDy, Operand::kWGate, Operand::kWDown,
                                  Operand::kResidual, Operand::kG,  Operand::kDg,    Operand::kH,
                                  Operand::kY,        Operand::kDx, Operand::kDwGate};
-
-Matrix at(const Step& step, Operand id) { return {even_rows(step.spec(id)), step.pointer(id)}; }
-
-Matrix from_row(Matrix matrix, std::int64_t row) {
-  if (matrix.base != nullptr) {
-    matrix.base = static_cast<char*>(matrix.base) + row * matrix.spec.layout.row_stride_bytes;
-  }
-  return matrix;
-}
 
 Reason type_refusal(const Problem& p) {
   if (p.x_dtype == DType::kF32 && has_one_type(p)) return {};
@@ -190,25 +180,7 @@ Status gate_up(const Step& step) {
         SLUICE_TRY(multiply(step, half, block * std::int64_t{sizeof(float)}));
       }
     }
-    const Matrix h = from_row(at(step, Operand::kH), first);
-    const Matrix g = from_row(at(step, Operand::kG), first);
-    const Matrix u = from_row({g.spec, step.pointer(Operand::kU)}, first);
-    return launch_gate_rows(step.device, p.x_dtype,
-                            {.sums = sums,
-                             .rows = rows,
-                             .cols = p.h,
-                             .block = block,
-                             .up_first = up_first,
-                             .plain_gate = math::is_plain(p.gate),
-                             .gate = p.gate,
-                             .b_gate = step.pointer(Operand::kBGate),
-                             .b_up = step.pointer(Operand::kBUp),
-                             .h = h.base,
-                             .h_stride = stride_of(h),
-                             .g = g.base,
-                             .u = u.base,
-                             .g_u_stride = stride_of(g)},
-                            step.stream);
+    return gate_sums(step, {first, rows}, block, up_first);
   });
 }
 
@@ -227,17 +199,8 @@ Status down(const Step& step) {
       return multiply(step, product);
     }
     SLUICE_TRY(multiply(step, product));
-    const Matrix residual = from_row(at(step, Operand::kResidual), first);
-    return launch_add_rows(step.device, p.x_dtype,
-                           {.sums = lt::sums_of(step),
-                            .rows = rows,
-                            .cols = p.d,
-                            .bias = step.pointer(Operand::kBDown),
-                            .residual = residual.base,
-                            .residual_stride = stride_of(residual),
-                            .y = y.base,
-                            .y_stride = stride_of(y)},
-                           step.stream);
+    return add_sums(step, rows, step.pointer(Operand::kBDown),
+                    from_row(at(step, Operand::kResidual), first), y);
   });
 }
 
@@ -283,14 +246,8 @@ Status input_grad(const Step& step) {
       product.accumulate = left == Operand::kDu;
       SLUICE_TRY(multiply(step, product));
     }
-    const Matrix dx = from_row(at(step, Operand::kDx), first);
-    return launch_add_rows(step.device, p.x_dtype,
-                           {.sums = lt::sums_of(step),
-                            .rows = rows,
-                            .cols = p.d,
-                            .y = dx.base,
-                            .y_stride = stride_of(dx)},
-                           step.stream);
+    const Matrix none{step.spec(Operand::kDx), nullptr};
+    return add_sums(step, rows, nullptr, none, from_row(at(step, Operand::kDx), first));
   });
 }
 
@@ -313,15 +270,7 @@ Status weight_grad(const Step& step, Operand left, Operand id) {
       return multiply(step, product);
     }
     SLUICE_TRY(multiply(step, product));
-    return launch_add_rows(step.device, p.x_dtype,
-                           {.sums = lt::sums_of(step),
-                            .rows = rows,
-                            .cols = p.d,
-                            .residual = out.base,
-                            .residual_stride = stride_of(out),
-                            .y = out.base,
-                            .y_stride = stride_of(out)},
-                           step.stream);
+    return add_sums(step, rows, nullptr, out, out);
   });
 }
 

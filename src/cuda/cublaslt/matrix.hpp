@@ -25,6 +25,11 @@ struct Matrix {
   return spec;
 }
 
+/// A step's operand, its rows even where they can be.
+[[nodiscard]] inline Matrix at(const detail::Step& step, Operand id) noexcept {
+  return {even_rows(step.spec(id)), step.pointer(id)};
+}
+
 [[nodiscard]] inline bool evenly_strided(const Layout& layout) noexcept {
   return layout.block_rows == 0 && layout.block_cols == 0;
 }
@@ -66,6 +71,27 @@ inline constexpr std::int64_t kMostSumBytes = std::int64_t{256} << 20;
   return cublaslt_product(product, detail::config_as<Choice>(step.config).rank, step.device,
                           step.scratch, step.stream);
 }
+
+/// The matrix from a row on; nothing where there is none.
+[[nodiscard]] inline Matrix from_row(Matrix matrix, std::int64_t row) noexcept {
+  if (matrix.base != nullptr) {
+    matrix.base = static_cast<char*>(matrix.base) + row * matrix.spec.layout.row_stride_bytes;
+  }
+  return matrix;
+}
+
+/// Of the step's sums, which rows of its operands they are.
+struct Rows {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+/// Enqueues the gate over the step's sums: `block` columns of one half, then of the other.
+Status gate_sums(const detail::Step& step, Rows rows, std::int64_t block, bool up_first) noexcept;
+
+/// Enqueues y = sums + bias + residual, of which either may be absent.
+Status add_sums(const detail::Step& step, std::int64_t rows, const void* bias,
+                const Matrix& residual, const Matrix& y) noexcept;
 
 /// The `configs` and `name_config` of cuBLASLt's kernels.
 std::size_t configs(const Problem&, const Device&, std::span<KernelConfig> out) noexcept;

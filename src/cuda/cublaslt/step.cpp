@@ -26,6 +26,7 @@ namespace {
 using detail::Reason;
 using detail::refuse;
 using detail::Step;
+using lt::at;
 using lt::evenly_strided;
 using lt::kMostSumBytes;
 using lt::Matrix;
@@ -50,8 +51,6 @@ constexpr double kNarrowL2MaxFlops = 3.7e12;
 constexpr std::int64_t kMaxGradTokens = 768;
 constexpr std::int64_t kMaxGradWidth = 2048;
 
-Matrix at(const Step& step, Operand id) { return {step.spec(id), step.pointer(id)}; }
-
 // Of sums that stay in fp32: with beta = 1 and 16-bit outputs cuBLASLt rounds the product before it
 // adds.
 std::int64_t sum_bytes(const Problem& p) {
@@ -59,10 +58,6 @@ std::int64_t sum_bytes(const Problem& p) {
                             : p.residual == Residual::kOperand ? p.d
                                                                : 0;
   return p.m * cols * static_cast<std::int64_t>(sizeof(float));
-}
-
-OperandSpec gate_weights(const Problem& p) {
-  return lt::even_rows(operand_spec(p, Operand::kWGate));
 }
 
 // Rows that are no matrix to cuBLASLt.
@@ -84,7 +79,7 @@ Reason gate_up_refusal(const Problem& p) {
   for (const Operand id : {Operand::kX, Operand::kH, Operand::kG}) {
     if (Reason reason = rows_refusal(operand_spec(p, id)); !reason.empty()) return reason;
   }
-  const OperandSpec w = gate_weights(p);
+  const OperandSpec w = lt::even_rows(operand_spec(p, Operand::kWGate));
   const Layout& l = w.layout;
   OperandSpec all = w;  // gate's and up's rows in turns
   if (blocks_alternate(l)) all.layout.block_rows = 0;
@@ -225,23 +220,13 @@ Status down(const Step& step) {
                              .out_stride_elems = adds ? p.d : stride_of(y),
                              .bias = adds ? nullptr : step.pointer(Operand::kBDown)}));
   if (!adds) return {};
-  const Matrix residual = at(step, Operand::kResidual);
-  return launch_add_rows(step.device, p.x_dtype,
-                         {.sums = sums_of(step),
-                          .rows = p.m,
-                          .cols = p.d,
-                          .bias = step.pointer(Operand::kBDown),
-                          .residual = residual.base,
-                          .residual_stride = stride_of(residual),
-                          .y = y.base,
-                          .y_stride = stride_of(y)},
-                         step.stream);
+  return lt::add_sums(step, p.m, step.pointer(Operand::kBDown), at(step, Operand::kResidual), y);
 }
 
 // Sums in scratch behind cuBLASLt's own, in the order of the weights' rows.
 Status gate_up(const Step& step) {
   const Problem& p = step.problem;
-  const Matrix gate{gate_weights(p), step.pointer(Operand::kWGate)};
+  const Matrix gate = at(step, Operand::kWGate);
   const Matrix up{gate.spec, step.pointer(Operand::kWUp)};
   const Layout& l = gate.spec.layout;
   const std::int64_t block = l.block_rows == 0 ? p.h : l.block_rows;
@@ -271,24 +256,7 @@ Status gate_up(const Step& step) {
                              .count = one ? 1 : 2,
                              .b_step_bytes = step_bytes,
                              .out_step_elems = p.h}));
-  const Matrix h = at(step, Operand::kH);
-  const Matrix g = at(step, Operand::kG);
-  return launch_gate_rows(step.device, p.x_dtype,
-                          {.sums = sums,
-                           .rows = p.m,
-                           .cols = p.h,
-                           .block = block,
-                           .up_first = up_first,
-                           .plain_gate = math::is_plain(p.gate),
-                           .gate = p.gate,
-                           .b_gate = step.pointer(Operand::kBGate),
-                           .b_up = step.pointer(Operand::kBUp),
-                           .h = h.base,
-                           .h_stride = stride_of(h),
-                           .g = g.base,
-                           .u = step.pointer(Operand::kU),
-                           .g_u_stride = stride_of(g)},
-                          step.stream);
+  return lt::gate_sums(step, {.count = p.m}, block, up_first);
 }
 
 // dx is one product where gate and up lie in one evenly strided [2H, D] matrix, dg and du in one
@@ -363,6 +331,43 @@ std::string describe(const detail::StepView& s) {
 }
 
 }  // namespace
+
+Status lt::gate_sums(const Step& step, Rows rows, std::int64_t block, bool up_first) noexcept {
+  const Problem& p = step.problem;
+  const auto part = [&](Operand id) { return from_row(at(step, id), rows.first); };
+  const Matrix h = part(Operand::kH);
+  const Matrix g = part(Operand::kG);
+  return launch_gate_rows(step.device, p.x_dtype,
+                          {.sums = sums_of(step),
+                           .rows = rows.count,
+                           .cols = p.h,
+                           .block = block,
+                           .up_first = up_first,
+                           .plain_gate = math::is_plain(p.gate),
+                           .gate = p.gate,
+                           .b_gate = step.pointer(Operand::kBGate),
+                           .b_up = step.pointer(Operand::kBUp),
+                           .h = h.base,
+                           .h_stride = stride_of(h),
+                           .g = g.base,
+                           .u = part(Operand::kU).base,
+                           .g_u_stride = stride_of(g)},
+                          step.stream);
+}
+
+Status lt::add_sums(const Step& step, std::int64_t rows, const void* bias, const Matrix& residual,
+                    const Matrix& y) noexcept {
+  return launch_add_rows(step.device, step.problem.x_dtype,
+                         {.sums = sums_of(step),
+                          .rows = rows,
+                          .cols = y.spec.cols,
+                          .bias = bias,
+                          .residual = residual.base,
+                          .residual_stride = stride_of(residual),
+                          .y = y.base,
+                          .y_stride = stride_of(y)},
+                         step.stream);
+}
 
 std::size_t lt::configs(const Problem&, const Device&, std::span<KernelConfig> out) noexcept {
   std::array<Choice, kCublasLtRanks> ranks{};
