@@ -4,12 +4,16 @@ an eager call costs the host.
 
     python bench/torch_gpu.py layer bench/results/h200/torch_layer.json
     python bench/torch_gpu.py host  bench/results/h200/torch_host.json
+    python bench/torch_gpu.py any_width bench/results/h200/any_width.json
 
 layer: transformers' LlamaMLP of Llama-3.1-8B in bf16 on normal-random weights, forward and forward +
 backward. Both modules share the parameters and take turns in one process; times are by events over
 groups of PASSES passes, enqueued as a model's layers are, without a wait in between: a pass by itself
 also shows how long Python takes to its first kernel. Peak memory is Torch's, operands and gradients
 included. The weights of one layer are six times an H200's L2, so that none is found there.
+
+any_width: the same module at widths that are no multiples of 8 elements, in bf16 and fp32, by graphs of
+passes over as many layers as twice the L2 holds: the GPU's time alone, weights cold.
 
 host: time of the call itself on tensors so small that the GPU keeps up, in groups of 100 calls with a wait
 after each group; against the same MLP by torch.nn.functional. ``us`` is the host's there."""
@@ -19,6 +23,7 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
+import itertools
 import os
 import statistics
 import subprocess
@@ -38,6 +43,8 @@ from sluice import ops, results, staleness
 MODEL, D, H = "llama-3.1-8b", 4096, 14336
 SAMPLES = 31
 PASSES = 10  # of one sample of a layer
+ANY_WIDTHS = ((1024, 2730), (512, 1365))  # EVA-02's large and small
+ANY_TOKENS = (1, 16, 257, 1024, 4096)
 CALLS = 100  # of one sample of host time: below the depth of a stream's queue
 
 
@@ -96,7 +103,7 @@ def row(op: str, direction: str, m: int, d: int, h: int, ours: list[float], thei
     """A row of the results file; `more` overrides."""
     passes = {"fwd": 1, "full": 3}[direction]  # dx and dW cost a forward pass each
     planned = sluice.plan(
-        m, d, h, op="gate_up" if op == "gate_up" else "mlp",
+        m, d, h, op="gate_up" if op == "gate_up" else "mlp", dtype=more.get("dtype", "bf16"),
         device="cuda:0" if device == "cuda" else device, weights_static=False,
     )  # fmt: skip
     times = percentiles(ours)
@@ -133,18 +140,23 @@ def relative_error(module: nn.Module, x: Tensor) -> float:
         return float((module(x)[:16].double() - exact).abs().mean() / exact.abs().mean())
 
 
-def layer(tokens: list[int]) -> list[dict[str, Any]]:
+def modules(d: int, h: int, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
+    """Patched and stock, the same parameters."""
     from transformers.models.llama import LlamaConfig, modeling_llama
 
-    config = LlamaConfig(hidden_size=D, intermediate_size=H)
-    torch.manual_seed(1)
     with torch.device("cuda"):
-        stock = modeling_llama.LlamaMLP(config).bfloat16()
+        stock = modeling_llama.LlamaMLP(LlamaConfig(hidden_size=d, intermediate_size=h)).to(dtype)
     for weight in stock.parameters():
         nn.init.normal_(weight, std=0.02)
-    fused = copy.copy(stock)  # the same parameters
-    print(report := sluice.patch(fused), file=sys.stderr)
+    fused = copy.copy(stock)
+    report = sluice.patch(fused)
     assert len(report.patched) == 1, report
+    return fused, stock
+
+
+def layer(tokens: list[int]) -> list[dict[str, Any]]:
+    torch.manual_seed(1)
+    fused, stock = modules(D, H, torch.bfloat16)
     return [measured(m, direction, fused, stock) for m in tokens for direction in ("fwd", "full")]
 
 
@@ -191,6 +203,60 @@ def measured(m: int, direction: str, fused: nn.Module, stock: nn.Module) -> dict
     )  # fmt: skip
 
 
+def any_width() -> list[dict[str, Any]]:
+    torch.manual_seed(1)
+    rows = []
+    for (d, h), dtype in itertools.product(ANY_WIDTHS, (torch.bfloat16, torch.float32)):
+        l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+        layers = 1 + 2 * l2_bytes // (3 * d * h * dtype.itemsize)
+        pairs = [modules(d, h, dtype) for _ in range(layers)]
+        for m, direction in itertools.product(ANY_TOKENS, ("fwd", "full")):
+            rows.append(of_graphs(pairs, torch.randn(m, d, device="cuda", dtype=dtype), direction))
+    return rows
+
+
+def of_graphs(pairs: list[tuple[nn.Module, nn.Module]], x: Tensor, direction: str) -> dict[str, Any]:
+    """One row: a pass of x through each of the layers, in one graph."""
+    fused, stock = ([pair[side] for pair in pairs] for side in (0, 1))
+    error = relative_error(fused[0], x)
+    assert error < 2 * relative_error(stock[0], x) + 1e-6, error
+    leaves = [x.detach().requires_grad_(direction == "full") for _ in pairs]
+    wanted = [*leaves, *(w for module in stock for w in module.parameters())]
+
+    def run(modules: list[nn.Module]) -> Any:
+        if direction == "fwd":
+            with torch.no_grad():
+                return [module(leaf) for module, leaf in zip(modules, leaves)]
+        outputs = [module(leaf) for module, leaf in zip(modules, leaves)]
+        return torch.autograd.grad(outputs, wanted, [x] * len(outputs))
+
+    def graph_of(modules: list[nn.Module]) -> Callable[[], float]:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            run(modules)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept = run(modules)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+        def sample() -> float:
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            return begin.elapsed_time(end) * 1e3 / len(modules)
+
+        del kept
+        return sample
+
+    ours, theirs = interleaved(graph_of(fused), graph_of(stock))
+    op = "mlp" if direction == "fwd" else "mlp_train"
+    (m, d), h = x.shape, fused[0].gate_proj.weight.shape[0]
+    dtype = {torch.bfloat16: "bf16", torch.float32: "fp32"}[x.dtype]
+    return row(op, direction, m, d, h, ours, theirs, "hf_eager", dtype=dtype, rel_err=error)
+
+
 def host() -> list[dict[str, Any]]:
     """Host time of a call: of the operator, its two other forms and the function around it."""
     d, h = 64, 64
@@ -230,13 +296,14 @@ def host() -> list[dict[str, Any]]:
 def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("layer", "host"))
+    parser.add_argument("what", choices=("layer", "host", "any_width"))
     parser.add_argument("json", type=Path)
     parser.add_argument("--tokens", type=int, nargs="+", default=[2048])
     arguments = parser.parse_args()
-    rows = layer(arguments.tokens) if arguments.what == "layer" else host()
+    others = {"host": host, "any_width": any_width}
+    rows = layer(arguments.tokens) if arguments.what == "layer" else others[arguments.what]()
     for r in rows:
-        print(f"{r['model']:<34} {r['pass']:<5} M={r['m']:<5} {r['us']:9.1f} us  {r['baseline']} "
+        print(f"{r['model'] or r['dtype']:<34} {r['pass']:<5} M={r['m']:<5} {r['us']:9.1f} us  {r['baseline']} "
               f"{r['baseline_us']:9.1f}  {r['ratio']:.3f}x  {r['variant']}")  # fmt: skip
         if r["peak_bytes"] is not None:
             ours, theirs = (r[k] / 2**20 for k in ("extra_bytes", "baseline_extra_bytes"))

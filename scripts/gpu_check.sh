@@ -198,6 +198,7 @@ by memory 200 numerics.py memory
 by gradients 200 gradients.py
 by torch_layer 120 torch_gpu.py layer
 by torch_host 60 torch_gpu.py host
+by any_width 120 torch_gpu.py any_width
 by perplexity 300 real_model.py perplexity
 by training_run 200 real_model.py training
 by generate 590 hf_generate.py --seconds 450
