@@ -165,14 +165,15 @@ TEST(GpuGemm, CopiesAFewRows) {
 }
 
 // Widths, rows and types that no GEMM of this library takes.
-TEST(GpuCublasLt, TakesAnyWidth) {
+TEST(GpuAnyWidth, IsRight) {
   if (gpu::rig().device().cublaslt_version == 0) GTEST_SKIP() << "needs cuBLASLt";
   for (const char* text :
        {"190x1024x2730:mlp:bias:bias_down:save", "7x1023x2731:mlp:norm:fp16",
         "190x400x393:gate_up:interleaved3", "33x392x400:gate_up:pad=1",
         "190x201x393:down:residual:bias_down", "70x200x392:mlp:fp32:residual",
         "130x1024x2730:mlp_grad:bias:bias_down", "130x201x393:mlp_grad:recompute:accumulate",
-        "130x200x392:mlp_grad:fp32"}) {
+        "130x200x392:mlp_grad:fp32", "520x264x273:mlp_grad:recompute:bias:bias_down",
+        "515x201x392:mlp_grad:bf16/bf16/bf16/fp32:accumulate:pad=1"}) {
     const auto report = harness::verify_case(harness::parse_case(text).value(), gpu::rig(),
                                              {.variant = "cuda.cublaslt"});
     ASSERT_OK(report) << text;

@@ -17,14 +17,8 @@ struct TensorCoords {
 inline TensorCoords pair_coords(const PairView& pair, std::int64_t k, std::int64_t group) noexcept {
   TensorCoords coords{};
   coords.at[0] = static_cast<std::int32_t>(k);
-  if (pair.view.rank == 2) {
-    coords.at[pair.groups_dim] = static_cast<std::int32_t>(2 * kPairGroupRows * group);
-  } else if (pair.groups_a_block == 0) {
-    coords.at[pair.groups_dim] = static_cast<std::int32_t>(group);
-  } else {
-    coords.at[pair.groups_dim] = static_cast<std::int32_t>(group % pair.groups_a_block);
-    coords.at[pair.groups_dim + 1] = static_cast<std::int32_t>(group / pair.groups_a_block);
-  }
+  coords.at[pair.view.rank - 1] = static_cast<std::int32_t>(
+      pair.a_group * group + pair.a_block * (group / pair.groups_a_block));
   return coords;
 }
 

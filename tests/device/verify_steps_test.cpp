@@ -28,6 +28,8 @@ constexpr Stepped kStepped[] = {
     {"cuda.sm90", "130x136x200:mlp_grad:save_dg_du", nullptr, 4},
     {"cuda.sm90", "130x136x200:mlp_grad:recompute:bias:bias_down", nullptr, 8},
     {"cuda.sm80", "70x136x200:mlp:norm:interleaved3", nullptr, 3},
+    {"cuda.cublaslt", "33x43x70:mlp:norm:bias:bias_down", nullptr, 3},
+    {"cuda.cublaslt", "5x43x70:mlp_grad:recompute", nullptr, 5},
     {"cuda.norm", "33x136:add_norm"},
     {"cuda.elementwise", "33x1x520:gate_mul_grad"},
     {"cuda.simt", "33x40x72:mlp:fp32:norm:bias"},

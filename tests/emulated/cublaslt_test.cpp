@@ -61,6 +61,18 @@ const std::vector<std::string> kCases = {
     "9x40x47:mlp_grad:bf16/bf16/bf16/fp32:accumulate:save_dg_du:in_place",
     "9x40x48:mlp_grad:fp32:accumulate:recompute",
     "9x43x48:mlp_grad:recompute:interleaved1",
+    // Of so many tokens what is no whole unit is copied.
+    "33x40x43:gate_up:concat+up_first:save",
+    "32x43x48:gate_up:interleaved3:bias:fp16",
+    "33x43x48:gate_up:interleaved8",
+    "33x48x43:down:residual",
+    "34x43x48:down:bias_down:pad=1",
+    "33x43x47:mlp:add_norm:fp16",
+    "33x40x43:mlp:pad=1",
+    "512x19x21:mlp_grad:recompute:bias:bias_down",
+    "513x16x21:mlp_grad:concat:fp16",
+    "514x19x24:mlp_grad:accumulate:save_dg_du:in_place",
+    "515x19x21:mlp_grad:bf16/bf16/bf16/fp32:accumulate:save_dg_du:pad=1",
 };
 
 TEST(EmulatedCublasLt, TakesAnyWidthOnAmpere) {

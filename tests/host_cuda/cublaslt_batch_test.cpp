@@ -9,6 +9,7 @@
 
 #include "choice.hpp"
 #include "cuda/cublaslt/cublaslt.hpp"
+#include "cuda/cublaslt/padded_rows.hpp"
 #include "cuda/cublaslt/sums.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "fake_cublaslt.hpp"
@@ -19,6 +20,7 @@ namespace {
 
 GateRowsParams last_gate;
 AddRowsParams last_add;
+std::vector<PadRowsParams> pads;
 
 }  // namespace
 
@@ -33,6 +35,10 @@ Status launch_grad_rows(const Device& /*device*/, DType /*dtype*/, const GradRow
 }
 Status launch_add_rows(const Device&, DType, const AddRowsParams& params, Stream) noexcept {
   last_add = params;
+  return {};
+}
+Status launch_pad_rows(const Device&, const PadRowsParams& params, Stream) noexcept {
+  pads.push_back(params);
   return {};
 }
 
@@ -241,10 +247,10 @@ TEST_F(CublasLtBatch, GateUpIsOneLaunchWhereverItsWeightsLie) {
 // 300 MiB of sums: the first rows, then those that are left, in the same scratch.
 TEST_F(CublasLtBatch, SumsBeyondScratchComeInParts) {
   const Problem problem = gpu::problem_of("9600x16x4099:gate_up");
-  constexpr std::int64_t kRowBytes = 2 * 4099 * 4;
+  constexpr std::int64_t kRowBytes = 2 * 4104 * 4;
   constexpr std::int64_t kFirst = (std::int64_t{256} << 20) / kRowBytes / 8 * 8;
   EXPECT_EQ(kCublasLtAny.scratch_bytes({problem, gpu::h200_with_cublaslt(), {}}),
-            kCublasLtScratchBytes + kFirst * kRowBytes);
+            kCublasLtScratchBytes + kFirst * kRowBytes + 2 * 4104 * 32);
   Operands operands;
   operands.x = address(64);
   operands.w_gate = address(std::int64_t{1} << 40);
@@ -254,12 +260,38 @@ TEST_F(CublasLtBatch, SumsBeyondScratchComeInParts) {
   const auto products = fake::products();
   ASSERT_EQ(products.size(), 2U);
   EXPECT_EQ(products[0].a.rows, static_cast<std::uint64_t>(kFirst));
-  EXPECT_EQ(products[0].b.rows, 2 * 4099U);
+  EXPECT_EQ(products[0].b.rows, 2 * 4104U);
   EXPECT_EQ(products[1].a.rows, static_cast<std::uint64_t>(9600 - kFirst));
   EXPECT_EQ(products[1].a.base, address(64 + kFirst * 32));
   EXPECT_EQ(products[1].out.base, products[0].out.base);
   EXPECT_EQ(last_gate.rows, 9600 - kFirst);
   EXPECT_EQ(last_gate.h, address(128 + kFirst * 4099 * 2));
+}
+
+// Of 32 tokens and more: gate's and up's copies are one matrix.
+TEST_F(CublasLtBatch, WidthsOfNoWholeUnitsAreCopied) {
+  const Problem problem = gpu::problem_of("32x20x69:gate_up:interleaved3");
+  Operands operands;
+  operands.x = address(64);
+  operands.w_gate = address(std::int64_t{1} << 40);
+  operands.w_up = address(std::int64_t{3} << 40);
+  operands.h = address(128);
+  pads.clear();
+  ASSERT_NO_FATAL_FAILURE(expect_launches(problem, operands, kCublasLtAny));
+  ASSERT_EQ(pads.size(), 3U);
+  EXPECT_EQ(pads[0].from, operands.x);
+  EXPECT_EQ(pads[0].to_rows, 32);
+  EXPECT_EQ(pads[1].from, operands.w_gate);
+  EXPECT_EQ(pads[2].from, operands.w_up);
+  EXPECT_EQ(static_cast<char*>(pads[2].to) - static_cast<char*>(pads[1].to), 72 * 24 * 2);
+  for (const PadRowsParams& pad : pads) EXPECT_EQ(pad.to_cols, 24);
+  const auto products = fake::products();
+  ASSERT_EQ(products.size(), 1U);
+  EXPECT_EQ(products[0].a.base, pads[0].to);
+  EXPECT_EQ(products[0].b.base, pads[1].to);
+  EXPECT_EQ(products[0].b.rows, 144U);
+  EXPECT_EQ(last_gate.sums_stride, 144);
+  EXPECT_EQ(last_gate.block, 72);
 }
 
 // Blocks of three rows whose gaps are not the other matrix's: a batch for each.

@@ -3,6 +3,7 @@
 // element the layout names, nothing is reached outside the matrices, and what has no view says why.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <set>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "cuda/host/tensor_map.hpp"
+#include "cuda/sm90/boxes.hpp"
 #include "tests/device/pair_coords.hpp"
 
 namespace sluice::cuda {
@@ -233,6 +235,15 @@ TEST(TensorView, WhatHasNoViewSaysWhy) {
       {"blocks of three", interleaved(24, 3), 0, 384, "neither divide 8"},
       {"blocks of twelve", interleaved(48, 12), 0, 1536, "neither divide 8"},
       {"short last block", interleaved(40, 16), 0, 2048, "short last block"},
+      {"blocks off eight rows",
+       spec_of(64, 64, {.row_stride_bytes = 128, .block_rows = 16, .block_stride_bytes = 33 * 128}),
+       0, 2048, "no multiple of eight rows"},
+      {"blocks far apart",
+       spec_of(64, 64,
+               {.row_stride_bytes = 128, .block_rows = 16, .block_stride_bytes = far - 1024}),
+       0, 2048, "wanted below 2^31"},
+      {"many rows in long blocks", interleaved(std::int64_t{1} << 20, std::int64_t{1} << 19), 0,
+       std::int64_t{1} << 26, "wanted a product below 2^38"},
       {"gate off", spec_of(16, 64, {}), 8, 4096, "no multiple of 16"},
       {"up off", spec_of(16, 64, {}), 0, 4104, "no multiple of 16"},
       {"same pointer", spec_of(16, 64, {}), 4096, 4096, "more than 0"},
@@ -251,6 +262,25 @@ TEST(TensorView, WhatHasNoViewSaysWhy) {
     EXPECT_NE(made.error().text().find(c.reason), std::string_view::npos)
         << c.name << ": " << made.error().message;
   }
+}
+
+// As the kernels divide: all groups of each q whose product stays below 2^32, near its end.
+TEST(TensorView, ReciprocalsDivide) {
+  constexpr std::int64_t kLimit = std::int64_t{1} << 32;
+  const auto walk_of = [](std::int64_t q, int a_block) {
+    return sm90::PairWalk{4, sm90::PairWalk::reciprocal(q), 1, a_block, 1, 1};
+  };
+  for (std::int64_t q = 2; q < 5000; q += 1 + q / 40) {
+    const sm90::PairWalk walk = walk_of(q, 3);
+    const std::int64_t end = std::min((kLimit - 1) / q, std::int64_t{1} << 28);
+    for (std::int64_t at = 0; at < 4 * q; ++at) {
+      for (const std::int64_t group : {at, end - at}) {
+        ASSERT_EQ(walk.last_coordinate(static_cast<int>(group)), group + 3 * (group / q))
+            << group << " / " << q;
+      }
+    }
+  }
+  EXPECT_EQ(walk_of(1, 0).last_coordinate(12345), 12345);
 }
 
 TEST(TensorView, LargestDistanceBelowTheLimit) {

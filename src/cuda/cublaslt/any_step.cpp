@@ -4,9 +4,12 @@
 // than a product is left as sums in fp32, as many rows at once as scratch has room for, and a
 // launch behind each.
 #include <algorithm>
+#include <span>
+#include <tuple>
 
 #include "cuda/cublaslt/api.hpp"
 #include "cuda/cublaslt/matrix.hpp"
+#include "cuda/cublaslt/padded_rows.hpp"
 #include "cuda/cublaslt/sums.hpp"
 #include "cuda/kernel_rows.hpp"
 #include "cuda/refusals.hpp"
@@ -78,9 +81,93 @@ Reason supports(const Problem& p, const Device& device) noexcept {
   return layout_refusal(p);
 }
 
+constexpr std::int64_t kUnitElems = 8;  // of 16 bits in 16 bytes
+
+std::int64_t whole_units(std::int64_t elems) {
+  return (elems + kUnitElems - 1) / kUnitElems * kUnitElems;
+}
+
+bool is_weight(Operand id) {
+  return id == Operand::kWGate || id == Operand::kWUp || id == Operand::kWDown;
+}
+
+// Whether widths, places and rows are whole units: then cuBLASLt's fast kernels take a matrix of 16
+// bits as it lies.
+bool is_whole(const Problem& p, Operand id) {
+  const OperandSpec spec = even_rows(operand_spec(p, id));
+  const Layout& l = spec.layout;
+  return p.alignment_bytes % kUnitBytes == 0 && spec.cols % kUnitElems == 0 &&
+         l.row_stride_bytes % kUnitBytes == 0 && l.block_stride_bytes % kUnitBytes == 0 &&
+         l.block_rows % kUnitElems == 0 && (!is_weight(id) || spec.rows % kUnitElems == 0);
+}
+
+// Of its padded copy.
+std::int64_t padded_rows(const OperandSpec& spec, Operand id) {
+  return is_weight(id) ? whole_units(spec.rows) : spec.rows;
+}
+
+// The left and right sides of a step's products.
+std::span<const Operand> inputs_of(const Problem& p) {
+  static constexpr Operand kGateUpInputs[] = {Operand::kX, Operand::kWGate, Operand::kWUp};
+  static constexpr Operand kDownInputs[] = {Operand::kH, Operand::kWDown};
+  static constexpr Operand kGateUpGradInputs[] = {Operand::kDy, Operand::kWDown};
+  static constexpr Operand kInputGradInputs[] = {Operand::kDg, Operand::kDu, Operand::kWGate,
+                                                 Operand::kWUp};
+  static constexpr Operand kWeightGradInputs[] = {Operand::kDg, Operand::kDu, Operand::kX};
+  switch (p.op) {
+    case Op::kGateUp:
+      return kGateUpInputs;
+    case Op::kDown:
+      return kDownInputs;
+    case Op::kGateUpGrad:
+      return kGateUpGradInputs;
+    case Op::kInputGrad:
+      return kInputGradInputs;
+    default:
+      return kWeightGradInputs;
+  }
+}
+
+std::int64_t copied_bytes(const Problem& p) {
+  std::int64_t bytes = 0;
+  for (const Operand id : inputs_of(p)) {
+    if (!is_used(p, id) || is_whole(p, id)) continue;
+    const OperandSpec spec = operand_spec(p, id);
+    bytes += bytes_of(spec.dtype, padded_rows(spec, id) * whole_units(spec.cols));
+  }
+  return bytes;
+}
+
+// Whether inputs that are not whole are copied, with zeros where they end, and outputs that are not
+// are left as sums. cuBLASLt's kernels for widths of no whole units take up to 7 times as long,
+// whatever the distance of rows is; of few tokens they cost less than the copies, of which a
+// backward pass has more (docs/kernels/cublaslt.md, section 6).
+bool pads(const Problem& p) {
+  constexpr std::int64_t kLeastTokens = 32;
+  constexpr std::int64_t kLeastGradTokens = 512;
+  const bool is_forward = p.op == Op::kGateUp || p.op == Op::kDown;
+  return p.x_dtype != DType::kF32 && p.m >= (is_forward ? kLeastTokens : kLeastGradTokens) &&
+         copied_bytes(p) <= kMostSumBytes;
+}
+
 // A gradient that cuBLASLt would round before it adds it.
 bool adds_rounded(const Problem& p) {
   return p.op == Op::kWeightGrad && p.accumulate_dw && p.dw_dtype != DType::kF32;
+}
+
+// Whether the step's products stay sums until a launch finishes them. NOTE: also y with a bias,
+// which some of cuBLASLt's kernels for odd widths add to a rounded product.
+bool leaves_sums(const Problem& p) {
+  switch (p.op) {
+    case Op::kDown:
+      return p.residual == Residual::kOperand || p.bias_down ||
+             (pads(p) && !is_whole(p, Operand::kY));
+    case Op::kWeightGrad:
+      return adds_rounded(p) ||
+             (pads(p) && (!is_whole(p, Operand::kDwGate) || p.h % kUnitElems != 0));
+    default:
+      return true;
+  }
 }
 
 // Of the step's sums, how many there are and how many are kept at once.
@@ -91,22 +178,12 @@ struct Sums {
 };
 
 Sums sums_of(const Problem& p) {
-  Sums sums{.rows = p.m};
-  switch (p.op) {
-    case Op::kGateUp:
-      sums.cols = 2 * p.h;
-      break;
-    case Op::kGateUpGrad:
-      sums.cols = p.h;
-      break;
-    case Op::kDown:
-      sums.cols = p.residual == Residual::kOperand ? p.d : 0;
-      break;
-    case Op::kInputGrad:
-      sums.cols = p.d;
-      break;
-    default:
-      sums = {.rows = p.h, .cols = adds_rounded(p) ? p.d : 0};
+  Sums sums{.rows = p.op == Op::kWeightGrad ? p.h : p.m};
+  const auto width = [&](std::int64_t cols) { return pads(p) ? whole_units(cols) : cols; };
+  if (leaves_sums(p)) {
+    const std::int64_t h_cols = p.op == Op::kGateUp ? 2 * width(p.h) : width(p.h);
+    const bool of_h = p.op == Op::kGateUp || p.op == Op::kGateUpGrad;
+    sums.cols = of_h ? h_cols : width(p.d);
   }
   // Whole eights, so that columns of a transposed operand stay as aligned as its rows.
   const std::int64_t row_bytes = sums.cols * std::int64_t{sizeof(float)};
@@ -115,11 +192,52 @@ Sums sums_of(const Problem& p) {
   return sums;
 }
 
-std::size_t scratch_bytes(const detail::StepView& s) noexcept {
-  const Sums sums = sums_of(s.problem);
-  return static_cast<std::size_t>(kCublasLtScratchBytes +
-                                  sums.at_once * sums.cols * std::int64_t{sizeof(float)});
+// Whole eights too: a transposed operand's width may be padded.
+std::int64_t sum_bytes(const Problem& p) {
+  const Sums sums = sums_of(p);
+  return whole_units(sums.at_once) * sums.cols * std::int64_t{sizeof(float)};
 }
+
+std::int64_t copies_at(const Problem& p) {
+  return (kCublasLtScratchBytes + sum_bytes(p) + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
+}
+
+std::size_t scratch_bytes(const detail::StepView& s) noexcept {
+  const Problem& p = s.problem;
+  return static_cast<std::size_t>(copies_at(p) + (pads(p) ? copied_bytes(p) : 0));
+}
+
+// A step's inputs as its products read them. A padded w_up lies right below a padded w_gate.
+class Inputs {
+ public:
+  explicit Inputs(const Step& step)
+      : step_(step), to_(static_cast<char*>(step.scratch) + copies_at(step.problem)) {}
+
+  // Enqueues the copy of one that is not whole.
+  Status take(Operand id, Matrix& out) {
+    const Problem& p = step_.problem;
+    out = at(step_, id);
+    if (!pads(p) || is_whole(p, id)) return {};
+    OperandSpec& spec = out.spec;
+    const PadRowsParams params{.from = out.base,
+                               .layout = spec.layout,
+                               .rows = spec.rows,
+                               .cols = spec.cols,
+                               .to = to_,
+                               .to_rows = padded_rows(spec, id),
+                               .to_cols = whole_units(spec.cols)};
+    out.base = to_;
+    spec.rows = params.to_rows;
+    spec.cols = params.to_cols;
+    spec.layout = {.row_stride_bytes = bytes_of(spec.dtype, spec.cols)};
+    to_ += spec.rows * spec.layout.row_stride_bytes;
+    return launch_pad_rows(step_.device, params, step_.stream);
+  }
+
+ private:
+  const Step& step_;
+  char* to_;
+};
 
 // Calls part(first, rows) for the rows of sums that are kept at once, one after the other.
 template <class Part>
@@ -134,8 +252,8 @@ Status for_each_part(const Problem& p, const Part& part) {
 // The product, with a promise of its bases alone: cuBLASLt reads the distances of rows. Parts begin
 // at every eighth row, in whole units; its out may lie `offset_bytes` behind one.
 Status multiply(const Step& step, LtProduct product, std::int64_t offset_bytes = 0) {
-  const std::int64_t all =
-      step.problem.alignment_bytes | kCublasLtAlignment | product.b_step_bytes | offset_bytes;
+  const std::int64_t given = pads(step.problem) ? kUnitBytes : step.problem.alignment_bytes;
+  const std::int64_t all = given | kCublasLtAlignment | product.b_step_bytes | offset_bytes;
   product.alignment_bytes = all & -all;
   return lt::multiply(step, product);
 }
@@ -156,25 +274,31 @@ LtProduct sums_of_rows(const Step& step, const Matrix& a, const Matrix& b, std::
 
 Status gate_up(const Step& step) {
   const Problem& p = step.problem;
-  const Matrix gate = at(step, Operand::kWGate);
-  const Matrix up{gate.spec, step.pointer(Operand::kWUp)};
+  Inputs inputs(step);
+  Matrix all_x{};
+  Matrix gate{};
+  Matrix up{};
+  SLUICE_TRY(inputs.take(Operand::kX, all_x));
+  SLUICE_TRY(inputs.take(Operand::kWGate, gate));
+  SLUICE_TRY(inputs.take(Operand::kWUp, up));
   const Layout& l = gate.spec.layout;
-  const std::int64_t block = l.block_rows == 0 ? p.h : l.block_rows;
+  const std::int64_t h = gate.spec.rows;  // and what it is padded with
+  const std::int64_t block = l.block_rows == 0 ? h : l.block_rows;
   const std::int64_t distance =
       static_cast<const char*>(up.base) - static_cast<const char*>(gate.base);
   const bool up_first = distance == -block * l.row_stride_bytes;
   const bool one = up_first || distance == block * l.row_stride_bytes;
   float* const sums = lt::sums_of(step);
   return for_each_part(p, [&](std::int64_t first, std::int64_t rows) -> Status {
-    const Matrix x = from_row(at(step, Operand::kX), first);
+    const Matrix x = from_row(all_x, first);
     if (one && (l.block_rows == 0 || l.block_stride_bytes == 2 * block * l.row_stride_bytes)) {
-      SLUICE_TRY(multiply(step, sums_of_rows(step, x, up_first ? up : gate, rows, 2 * p.h)));
+      SLUICE_TRY(multiply(step, sums_of_rows(step, x, up_first ? up : gate, rows, 2 * h)));
     } else {
       for (const bool is_up : {false, true}) {
         LtProduct half = sums_of_rows(step, x, is_up ? up : gate, rows, block);
         half.out = sums + (is_up != up_first ? block : 0);
-        half.out_stride_elems = 2 * p.h;
-        half.count = static_cast<int>(p.h / block);
+        half.out_stride_elems = 2 * h;
+        half.count = static_cast<int>(h / block);
         half.b_step_bytes = half.count > 1 ? l.block_stride_bytes : 0;
         half.out_step_elems = half.count > 1 ? 2 * block : 0;
         SLUICE_TRY(multiply(step, half, block * std::int64_t{sizeof(float)}));
@@ -186,20 +310,22 @@ Status gate_up(const Step& step) {
 
 Status down(const Step& step) {
   const Problem& p = step.problem;
-  const bool adds = p.residual == Residual::kOperand;
-  const Matrix w = at(step, Operand::kWDown);
+  Inputs inputs(step);
+  Matrix h{};
+  Matrix w{};
+  SLUICE_TRY(inputs.take(Operand::kH, h));
+  SLUICE_TRY(inputs.take(Operand::kWDown, w));
   return for_each_part(p, [&](std::int64_t first, std::int64_t rows) -> Status {
     const Matrix y = from_row(at(step, Operand::kY), first);
-    LtProduct product = sums_of_rows(step, from_row(at(step, Operand::kH), first), w, rows, p.d);
-    if (!adds) {
+    LtProduct product = sums_of_rows(step, from_row(h, first), w, rows, w.spec.rows);
+    if (!leaves_sums(p)) {
       product.out_dtype = y.spec.dtype;
       product.out = y.base;
       product.out_stride_elems = stride_of(y);
-      product.bias = step.pointer(Operand::kBDown);
       return multiply(step, product);
     }
     SLUICE_TRY(multiply(step, product));
-    return add_sums(step, rows, step.pointer(Operand::kBDown),
+    return add_sums(step, product.n, rows, step.pointer(Operand::kBDown),
                     from_row(at(step, Operand::kResidual), first), y);
   });
 }
@@ -207,10 +333,14 @@ Status down(const Step& step) {
 // dh = dy·w_down as sums, then the gate's gradient.
 Status gate_up_grad(const Step& step) {
   const Problem& p = step.problem;
-  const Matrix w = at(step, Operand::kWDown);
+  Inputs inputs(step);
+  Matrix dy{};
+  Matrix w{};
+  SLUICE_TRY(inputs.take(Operand::kDy, dy));
+  SLUICE_TRY(inputs.take(Operand::kWDown, w));
   return for_each_part(p, [&](std::int64_t first, std::int64_t rows) -> Status {
     const auto part = [&](Operand id) { return from_row(at(step, id), first); };
-    LtProduct product = sums_of_rows(step, part(Operand::kDy), w, rows, p.h);
+    LtProduct product = sums_of_rows(step, from_row(dy, first), w, rows, w.spec.cols);
     product.b.transposed = false;
     SLUICE_TRY(multiply(step, product));
     const Matrix g = part(Operand::kG);
@@ -218,6 +348,7 @@ Status gate_up_grad(const Step& step) {
     const Matrix h = part(Operand::kH);
     return launch_grad_rows(step.device, p.x_dtype,
                             {.sums = lt::sums_of(step),
+                             .sums_stride = product.n,
                              .rows = rows,
                              .cols = p.h,
                              .gate = p.gate,
@@ -237,41 +368,67 @@ Status gate_up_grad(const Step& step) {
 Status input_grad(const Step& step) {
   const Problem& p = step.problem;
   if (step.pointer(Operand::kDx) == nullptr) return {};
+  Inputs inputs(step);
+  Matrix lefts[2];
+  Matrix rights[2];
+  SLUICE_TRY(inputs.take(Operand::kDg, lefts[0]));
+  SLUICE_TRY(inputs.take(Operand::kDu, lefts[1]));
+  SLUICE_TRY(inputs.take(Operand::kWGate, rights[0]));
+  SLUICE_TRY(inputs.take(Operand::kWUp, rights[1]));
+  const std::int64_t d = rights[0].spec.cols;
   return for_each_part(p, [&](std::int64_t first, std::int64_t rows) -> Status {
-    for (const auto& [left, right] :
-         {std::pair{Operand::kDg, Operand::kWGate}, std::pair{Operand::kDu, Operand::kWUp}}) {
-      LtProduct product =
-          sums_of_rows(step, from_row(at(step, left), first), at(step, right), rows, p.d);
+    for (const bool is_up : {false, true}) {
+      LtProduct product = sums_of_rows(step, from_row(lefts[is_up], first), rights[is_up], rows, d);
       product.b.transposed = false;
-      product.accumulate = left == Operand::kDu;
+      product.accumulate = is_up;
       SLUICE_TRY(multiply(step, product));
     }
     const Matrix none{step.spec(Operand::kDx), nullptr};
-    return add_sums(step, rows, nullptr, none, from_row(at(step, Operand::kDx), first));
+    return add_sums(step, d, rows, nullptr, none, from_row(at(step, Operand::kDx), first));
   });
 }
 
-Status weight_grad(const Step& step, Operand left, Operand id) {
+// One of the weights' gradients: `left` has a column for each of its rows.
+Status one_weight_grad(const Step& step, const Matrix& left, const Matrix& x, Operand id) {
   const Problem& p = step.problem;
-  if (step.pointer(id) == nullptr) return {};
   return for_each_part(p, [&](std::int64_t first, std::int64_t rows) -> Status {
     const Matrix out = from_row(at(step, id), first);
-    Matrix a = at(step, left);  // its columns are the gradient's rows
+    Matrix a = left;
     a.base = static_cast<char*>(a.base) + first * size_bytes(p.x_dtype);
-    LtProduct product = sums_of_rows(step, a, at(step, Operand::kX), rows, p.d);
+    LtProduct product = sums_of_rows(step, a, x, rows, x.spec.cols);
     product.k = p.m;
     product.a.transposed = true;
     product.b.transposed = false;
-    if (!adds_rounded(p)) {
+    if (!leaves_sums(p)) {
       product.out_dtype = out.spec.dtype;
       product.out = out.base;
       product.out_stride_elems = stride_of(out);
       product.accumulate = p.accumulate_dw;
       return multiply(step, product);
     }
+    // Of a padded left side, sums of columns of zeros too.
+    product.m = std::min(whole_units(rows), left.spec.cols - first);
     SLUICE_TRY(multiply(step, product));
-    return add_sums(step, rows, nullptr, out, out);
+    Matrix none = out;
+    none.base = nullptr;
+    return add_sums(step, product.n, rows, nullptr, p.accumulate_dw ? out : none, out);
   });
+}
+
+Status weight_grad(const Step& step) {
+  const bool gate = step.pointer(Operand::kDwGate) != nullptr;
+  const bool up = step.pointer(Operand::kDwUp) != nullptr;
+  Inputs inputs(step);
+  Matrix x{};
+  if (gate || up) SLUICE_TRY(inputs.take(Operand::kX, x));
+  for (const auto& [wanted, left, id] :
+       {std::tuple{gate, Operand::kDg, Operand::kDwGate}, {up, Operand::kDu, Operand::kDwUp}}) {
+    if (!wanted) continue;
+    Matrix a{};
+    SLUICE_TRY(inputs.take(left, a));
+    SLUICE_TRY(one_weight_grad(step, a, x, id));
+  }
+  return {};
 }
 
 Status launch(const Step& step, const Step* /*next*/) noexcept {
@@ -285,14 +442,16 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
     case Op::kInputGrad:
       return input_grad(step);
     default:
-      SLUICE_TRY(weight_grad(step, Operand::kDg, Operand::kDwGate));
-      return weight_grad(step, Operand::kDu, Operand::kDwUp);
+      return weight_grad(step);
   }
 }
 
 std::string describe(const detail::StepView& s) {
   const Sums sums = sums_of(s.problem);
   std::string text = lt::algorithm_text(s);
+  if (pads(s.problem) && copied_bytes(s.problem) > 0) {
+    text += "; inputs of no whole 16 bytes are copied";
+  }
   if (sums.cols == 0) return text;
   text += "; sums of ";
   if (sums.at_once < sums.rows) text += std::to_string(sums.at_once) + " rows at a time ";

@@ -89,9 +89,10 @@ struct Rows {
 /// Enqueues the gate over the step's sums: `block` columns of one half, then of the other.
 Status gate_sums(const detail::Step& step, Rows rows, std::int64_t block, bool up_first) noexcept;
 
-/// Enqueues y = sums + bias + residual, of which either may be absent.
-Status add_sums(const detail::Step& step, std::int64_t rows, const void* bias,
-                const Matrix& residual, const Matrix& y) noexcept;
+/// Enqueues y = sums + bias + residual, of which either may be absent. The sums' rows are
+/// `sums_stride` elements apart.
+Status add_sums(const detail::Step& step, std::int64_t sums_stride, std::int64_t rows,
+                const void* bias, const Matrix& residual, const Matrix& y) noexcept;
 
 /// The `configs` and `name_config` of cuBLASLt's kernels.
 std::size_t configs(const Problem&, const Device&, std::span<KernelConfig> out) noexcept;

@@ -37,12 +37,9 @@ using lt::stacked;
 using lt::stride_of;
 using lt::sums_of;
 
-// A third of a millisecond of an H200. Below it `down` is a few waves at most, and cuBLASLt has
-// more tilings and splits of k; above it the two are within 5 % (docs/kernels/cublaslt.md,
-// section 4).
-constexpr double kMaxFlops = 250e9;
-// An H100's, whose L2 feeds this library's tiles less: at random shapes cuBLASLt is 3 % ahead.
-constexpr double kNarrowL2MaxFlops = 3.7e12;
+// Five milliseconds. Below it cuBLASLt is as fast or, with more tilings and splits of k, up to 17 %
+// faster; above it this library's own is 1 to 4 % ahead (docs/kernels/cublaslt.md, section 4).
+constexpr double kMaxDownFlops = 3.7e12;
 
 // mlp_grad of so few tokens, whose weights' gradients are mostly what they store, or of so narrow
 // an x, which leaves few tiles to a product: cuBLASLt's take 1 to 39 % off the whole with bf16
@@ -177,11 +174,6 @@ struct Times {
   double own;
 };
 
-// Above, own tilings of `down` are as fast.
-double most_flops(const Device& device) {
-  return sm90::gemm::has_narrow_l2(device.l2_bytes) ? kNarrowL2MaxFlops : kMaxFlops;
-}
-
 double down_flops(const Problem& p) {
   return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.d) * static_cast<double>(p.h);
 }
@@ -189,7 +181,7 @@ double down_flops(const Problem& p) {
 // Of gate_up or down; cuBLASLt's is endless where it does not serve.
 Times times_of(const Problem& p, const Device& device) {
   const bool serves =
-      supports(p, device).empty() && (p.op == Op::kGateUp || down_flops(p) <= most_flops(device));
+      supports(p, device).empty() && (p.op == Op::kGateUp || down_flops(p) <= kMaxDownFlops);
   return {serves ? product_us(p, device) : std::numeric_limits<double>::infinity(),
           sm90_gemm_us(p, device)};
 }
@@ -199,10 +191,10 @@ Reason refuse_slower(const char* what, Times us) {
   return refuse("%s: estimated at %.3g us, this library's own at %.3g", what, us.theirs, us.own);
 }
 
-Reason long_down_refusal(const Problem& p, const Device& device) {
-  if (p.op != Op::kDown || down_flops(p) <= most_flops(device)) return {};
+Reason long_down_refusal(const Problem& p) {
+  if (p.op != Op::kDown || down_flops(p) <= kMaxDownFlops) return {};
   return refuse("down of %.3g GFLOP: above %.3g this library's own is as fast",
-                down_flops(p) * 1e-9, most_flops(device) * 1e-9);
+                down_flops(p) * 1e-9, kMaxDownFlops * 1e-9);
 }
 
 Status down(const Step& step) {
@@ -220,7 +212,8 @@ Status down(const Step& step) {
                              .out_stride_elems = adds ? p.d : stride_of(y),
                              .bias = adds ? nullptr : step.pointer(Operand::kBDown)}));
   if (!adds) return {};
-  return lt::add_sums(step, p.m, step.pointer(Operand::kBDown), at(step, Operand::kResidual), y);
+  return lt::add_sums(step, p.d, p.m, step.pointer(Operand::kBDown), at(step, Operand::kResidual),
+                      y);
 }
 
 // Sums in scratch behind cuBLASLt's own, in the order of the weights' rows.
@@ -339,6 +332,7 @@ Status lt::gate_sums(const Step& step, Rows rows, std::int64_t block, bool up_fi
   const Matrix g = part(Operand::kG);
   return launch_gate_rows(step.device, p.x_dtype,
                           {.sums = sums_of(step),
+                           .sums_stride = (p.h + block - 1) / block * 2 * block,
                            .rows = rows.count,
                            .cols = p.h,
                            .block = block,
@@ -355,10 +349,11 @@ Status lt::gate_sums(const Step& step, Rows rows, std::int64_t block, bool up_fi
                           step.stream);
 }
 
-Status lt::add_sums(const Step& step, std::int64_t rows, const void* bias, const Matrix& residual,
-                    const Matrix& y) noexcept {
-  return launch_add_rows(step.device, step.problem.x_dtype,
+Status lt::add_sums(const Step& step, std::int64_t sums_stride, std::int64_t rows, const void* bias,
+                    const Matrix& residual, const Matrix& y) noexcept {
+  return launch_add_rows(step.device, y.spec.dtype,
                          {.sums = sums_of(step),
+                          .sums_stride = sums_stride,
                           .rows = rows,
                           .cols = y.spec.cols,
                           .bias = bias,
@@ -407,13 +402,13 @@ Reason cublaslt_yields_in_mlp(const Problem& gate_up, const Problem& down, Op st
   const Times both{g.theirs + std::min(d.theirs, d.own),
                    g.own + std::min(d.theirs, d.own - kOverlapUs)};
   if (step == Op::kGateUp) return refuse_slower("gate_up, with down", both);
-  if (Reason reason = long_down_refusal(down, device); !reason.empty()) return reason;
+  if (Reason reason = long_down_refusal(down); !reason.empty()) return reason;
   return refuse_slower("down", {d.theirs, d.own - (both.theirs < both.own ? 0 : kOverlapUs)});
 }
 
 Reason cublaslt_yields(const Problem& p, const Problem& step, const Device& device) noexcept {
   if (step.op == Op::kGateUp || step.op == Op::kDown) {
-    if (Reason reason = long_down_refusal(step, device); !reason.empty()) return reason;
+    if (Reason reason = long_down_refusal(step); !reason.empty()) return reason;
     return refuse_slower(to_string(step.op), times_of(step, device));
   }
   if (p.op == Op::kMlpGrad || p.op == Op::kInputGrad || p.op == Op::kWeightGrad) {

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) gate_rows(const __grid_constant__ Ga
   const std::int64_t gate_at = first + (p.up_first ? p.block : 0);
   const std::int64_t up_at = first + (p.up_first ? 0 : p.block);
   for (std::int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {
-    const float* const sums = p.sums + row * 2 * p.cols;
+    const float* const sums = p.sums + row * p.sums_stride;
     const auto g = sums_at<Element, kCount>(sums + gate_at, p.b_gate, col);
     const auto u = sums_at<Element, kCount>(sums + up_at, p.b_up, col);
     Columns<Element, kCount> h;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) grad_rows(const __grid_constant__ Gr
   for (std::int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {
     using Values = Columns<Element, kCount>;
     const std::int64_t from = row * p.g_u_stride + col;
-    const auto dh = sums_at<Element, kCount>(p.sums + row * p.cols + col, nullptr, col);
+    const auto dh = sums_at<Element, kCount>(p.sums + row * p.sums_stride + col, nullptr, col);
     const auto g = Values::load(static_cast<const Element*>(p.g) + from);
     const auto u = Values::load(static_cast<const Element*>(p.u) + from);
     Values h;
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) add_rows(const __grid_constant__ Add
   const std::int64_t col = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kCount;
   if (col >= p.cols) return;
   for (std::int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {
-    auto y = sums_at<Element, kCount>(p.sums + row * p.cols + col, p.bias, col);
+    auto y = sums_at<Element, kCount>(p.sums + row * p.sums_stride + col, p.bias, col);
     if (p.residual != nullptr) {
       const auto r = Columns<Element, kCount>::load(static_cast<const Element*>(p.residual) +
                                                     row * p.residual_stride + col);
@@ -168,7 +168,8 @@ bool by_eights(DType dtype, std::initializer_list<std::int64_t> counts,
 
 Status launch_gate_rows(const Device& device, DType dtype, const GateRowsParams& p,
                         Stream stream) noexcept {
-  return by_eights(dtype, {p.block, p.h_stride, p.g == nullptr ? 0 : p.g_u_stride}, {p.h, p.g, p.u})
+  return by_eights(dtype, {p.cols, p.block, p.h_stride, p.g == nullptr ? 0 : p.g_u_stride},
+                   {p.h, p.g, p.u})
              ? launch_columns<GateRows, kSumColumns>(device, dtype, p, stream)
              : launch_columns<GateRows, 1>(device, dtype, p, stream);
 }
@@ -180,8 +181,10 @@ Status launch_grad_rows(const Device& device, DType dtype, const GradRowsParams&
 
 Status launch_add_rows(const Device& device, DType dtype, const AddRowsParams& p,
                        Stream stream) noexcept {
-  return by_eights(dtype, {p.cols, p.y_stride, p.residual == nullptr ? 0 : p.residual_stride},
-                   {p.residual, p.y})
+  return by_eights(
+             dtype,
+             {p.cols, p.sums_stride, p.y_stride, p.residual == nullptr ? 0 : p.residual_stride},
+             {p.residual, p.y})
              ? launch_columns<AddRows, kSumColumns>(device, dtype, p, stream)
              : launch_columns<AddRows, 1>(device, dtype, p, stream);
 }

@@ -13,10 +13,12 @@ inline constexpr int kSumColumns = 8;
 
 /// h = act(g + b_gate) ⊙ (u + b_up), rounded once; g and u also stored, where they are saved.
 struct GateRowsParams {
-  const float* sums = nullptr;  ///< [rows, 2 cols]: `block` columns of one half, then of the other
+  const float* sums =
+      nullptr;  ///< rows of `block` columns of one half, then of the other, by turns
+  std::int64_t sums_stride = 0;  ///< elements from row to row
   std::int64_t rows = 0;
-  std::int64_t cols = 0;   ///< H
-  std::int64_t block = 0;  ///< divides H
+  std::int64_t cols = 0;  ///< H
+  std::int64_t block = 0;
   bool up_first = false;
   bool plain_gate = false;
   Gate gate;
@@ -31,7 +33,8 @@ struct GateRowsParams {
 
 /// dg, du and h of math::gate_mul_grad() at g, u and the sums, which are dh.
 struct GradRowsParams {
-  const float* sums = nullptr;  ///< [rows, cols]
+  const float* sums = nullptr;
+  std::int64_t sums_stride = 0;  ///< elements from row to row
   std::int64_t rows = 0;
   std::int64_t cols = 0;  ///< H
   Gate gate;
@@ -47,7 +50,8 @@ struct GradRowsParams {
 
 /// y = sums + bias + residual, rounded once.
 struct AddRowsParams {
-  const float* sums = nullptr;  ///< [rows, cols]
+  const float* sums = nullptr;
+  std::int64_t sums_stride = 0;  ///< elements from row to row
   std::int64_t rows = 0;
   std::int64_t cols = 0;             ///< D
   const void* bias = nullptr;        ///< [D] of y's type, or null

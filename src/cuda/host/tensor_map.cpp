@@ -3,6 +3,7 @@
 // why the hardware cannot walk them.
 #include "cuda/host/tensor_map.hpp"
 
+#include <limits>
 #include <numeric>
 
 namespace sluice::cuda {
@@ -70,6 +71,25 @@ RowOrder row_order(const OperandSpec& spec) {
   return {l.block_rows, l.row_stride_bytes, l.block_stride_bytes};
 }
 
+/// Of blocks that one dimension steps through by eight rows.
+Reason check_blocks(const OperandSpec& spec, const RowOrder& order) {
+  const std::int64_t eight_rows = kPairGroupRows * order.row_stride;
+  if (order.block_stride % eight_rows != 0) {
+    return refuse("%s: block_stride of %lld bytes is no multiple of eight rows, %lld", spec.name,
+                  ll{order.block_stride}, ll{eight_rows});
+  }
+  const std::int64_t steps = spec.rows / order.block_rows * (order.block_stride / eight_rows);
+  if (steps > std::numeric_limits<std::int32_t>::max()) {
+    return refuse("%s: blocks reach over %lld times eight rows, wanted below 2^31", spec.name,
+                  ll{steps});
+  }
+  const std::int64_t product =
+      spec.rows / kPairGroupRows * (order.block_rows / kPairGroupRows);  // PairWalk::reciprocal()
+  if (product <= std::numeric_limits<std::uint32_t>::max()) return {};
+  return refuse("%s: %lld rows in blocks of %lld, wanted a product below 2^38", spec.name,
+                ll{spec.rows}, ll{order.block_rows});
+}
+
 void push(TensorView& view, std::int64_t dim, std::int64_t stride_bytes, std::int32_t box) {
   view.dims[view.rank] = dim;
   view.strides_bytes[view.rank] = stride_bytes;
@@ -104,9 +124,10 @@ Reason pair_view_refusal(const OperandSpec& spec) noexcept {
       !reason.empty()) {
     return reason;
   }
-  return b < kPairGroupRows
-             ? check_stride(spec, "eight rows", kPairGroupRows / b * order.block_stride)
-             : Reason{};
+  if (b < kPairGroupRows) {
+    return check_stride(spec, "eight rows", kPairGroupRows / b * order.block_stride);
+  }
+  return b == kPairGroupRows ? Reason{} : check_blocks(spec, order);
 }
 
 bool blocks_alternate(const Layout& l) noexcept {
@@ -148,7 +169,7 @@ Expected<PairView> make_pair_view(const OperandSpec& spec, const void* gate, con
     const bool plain_fits = box_rows <= kTensorBoxLimit && 2 * spec.rows < kTensorDimLimit;
     if (plain_fits && longest_run % q == 0 && blocks_alternate(spec.layout) &&
         distance == b * order.row_stride) {
-      pair.groups_dim = view.rank;
+      pair.a_group = 2 * kGroup;
       pair.groups_a_copy = box_groups;
       pair.groups_a_run = static_cast<int>(q);
       push(view, 2 * spec.rows, order.row_stride, box_rows);
@@ -156,14 +177,23 @@ Expected<PairView> make_pair_view(const OperandSpec& spec, const void* gate, con
     }
     push(view, kPairGroupRows, order.row_stride, kGroup);
     push(view, 2, distance, 2);
-    pair.groups_dim = view.rank;
     pair.groups_a_block = q;
+    const std::int64_t group_stride = kPairGroupRows * order.row_stride;
+    const std::int64_t blocks = spec.rows / b;
     // A copy stays inside a block, or takes whole blocks.
     const auto in_block = static_cast<std::int32_t>(std::gcd(q, std::int64_t{box_groups}));
-    const std::int32_t blocks = in_block == q ? box_groups / in_block : 1;
-    push(view, q, kPairGroupRows * order.row_stride, in_block);
-    push(view, spec.rows / b, order.block_stride, blocks);
-    pair.groups_a_copy = in_block * blocks;
+    const std::int32_t whole_blocks = in_block == q ? box_groups / in_block : 1;
+    pair.groups_a_copy = in_block * whole_blocks;
+    if (whole_blocks == 1) {
+      // One dimension steps over the other matrix's rows too.
+      pair.a_block = order.block_stride / group_stride - q;
+      push(view, (blocks - 1) * (q + pair.a_block) + q, group_stride, in_block);
+      return pair;
+    }
+    pair.a_group = 0;
+    pair.a_block = 1;
+    push(view, q, group_stride, in_block);
+    push(view, blocks, order.block_stride, whole_blocks);
     return pair;
   }
   std::int64_t group_stride = kPairGroupRows * order.row_stride;
@@ -178,7 +208,6 @@ Expected<PairView> make_pair_view(const OperandSpec& spec, const void* gate, con
     group_stride = kPairGroupRows / b * order.block_stride;
   }
   push(view, 2, distance, 2);
-  pair.groups_dim = view.rank;
   push(view, groups, group_stride, box_groups);
   pair.groups_a_copy = box_groups;
   return pair;

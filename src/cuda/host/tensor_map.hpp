@@ -31,14 +31,18 @@ struct TensorView {
 ///   none, b = 1, b = 8   (K, 8 rows, 2 halves, groups)                       rank 4
 ///   b = 2, b = 4         (K, b rows, 8/b blocks, 2 halves, groups)           rank 5
 ///   b = 8q, q > 1        (K, 8 rows, 2 halves, q groups of a block, blocks)  rank 5
+///   the same, of which a copy takes no more than a block:
+///                        (K, 8 rows, 2 halves, every eighth row)             rank 4
 ///   the same, whose blocks of gate and up take turns in one run of rows, where asked for:
 ///                        (K, rows of both)                                   rank 2
 struct PairView {
   TensorView view;
   bool up_first = false;            ///< half 0 is up: its pointer is the lower one
-  int groups_dim = 3;               ///< dimension that counts groups (b = 8q: those of a block)
-  std::int64_t groups_a_block = 0;  ///< q where b = 8q and q > 1, else 0
-  int groups_a_copy = 0;            ///< groups that one copy brings; divides the wanted ones
+  std::int64_t groups_a_block = 1;  ///< q where b = 8q, else 1
+  /// The last coordinate of group i is a_group i + a_block (i / groups_a_block).
+  int a_group = 1;
+  std::int64_t a_block = 0;
+  int groups_a_copy = 0;  ///< groups that one copy brings; divides the wanted ones
   /// Groups whose first halves follow each other before their second halves do: q under rank 2.
   int groups_a_run = 1;
 };

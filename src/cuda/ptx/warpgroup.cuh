@@ -25,6 +25,18 @@ __device__ __forceinline__ int warp_uniform(int value) {
   return __shfl_sync(0xFFFFFFFFU, value, 0);
 }
 
+/// `value`, which the compiler does not work out again where it is used.
+template <class Value>
+__device__ __forceinline__ Value held(Value value) {
+  static_assert(sizeof(Value) == 4 || sizeof(Value) == 8);
+  if constexpr (sizeof(Value) == 4) {
+    asm("" : "+r"(value));
+  } else {
+    asm("" : "+l"(value));
+  }
+  return value;
+}
+
 /// Registers a thread of this warpgroup may use from here on. All warps of it, converged.
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {

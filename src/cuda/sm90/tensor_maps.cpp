@@ -40,8 +40,8 @@ Expected<PairMap> encode_pairs(const detail::Step& step, int groups, int longest
   const auto map = encode(pair->view, pair->up_first ? up : gate, TensorSwizzle::kSwizzle128);
   if (!map) return map.error();
   return PairMap{*map,
-                 {pair->view.rank, static_cast<int>(pair->groups_a_block), pair->groups_a_copy,
-                  pair->groups_a_run},
+                 {pair->view.rank, PairWalk::reciprocal(pair->groups_a_block), pair->a_group,
+                  static_cast<int>(pair->a_block), pair->groups_a_copy, pair->groups_a_run},
                  pair->up_first ? 1 : 0};
 }
 

@@ -45,14 +45,10 @@ __device__ __forceinline__ void copy_box(const Params& p, char* to, int k, int u
     const std::int32_t at[5] = {k, unit * kMmaRows};
     ptx::tensor_copy<2>(to, p.w_down_map, at, full, policy);
   } else if (p.pair.rank == 4) {
-    const std::int32_t at[5] = {k, 0, 0, unit};
+    const std::int32_t at[5] = {k, 0, 0, p.pair.last_coordinate(unit)};
     ptx::tensor_copy<4>(to, p.w_pair_map, at, full, policy);
-  } else if (p.pair.groups_a_block == 0) {
-    const std::int32_t at[5] = {k, 0, 0, 0, unit};
-    ptx::tensor_copy<5>(to, p.w_pair_map, at, full, policy);
   } else {
-    const std::int32_t at[5] = {k, 0, 0, unit % p.pair.groups_a_block,
-                                unit / p.pair.groups_a_block};
+    const std::int32_t at[5] = {k, 0, 0, 0, p.pair.last_coordinate(unit)};
     ptx::tensor_copy<5>(to, p.w_pair_map, at, full, policy);
   }
 }

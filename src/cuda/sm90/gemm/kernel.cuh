@@ -39,7 +39,8 @@
 namespace sluice::cuda::sm90::gemm {
 
 template <class Cfg>
-__device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& smem, int rank) {
+__device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& shared, int rank) {
+  const Smem<Cfg> smem{ptx::held(shared.base)};
   RingCursor<Cfg> ring;
   ring.parity = 1;  // the first pass over the ring finds every stage free
   const int k_blocks = k_blocks_of<Cfg>(p);
@@ -55,6 +56,7 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
   }
   for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += clusters) {
     const Tile tile = tile_at<Cfg>(p.order, t);
+    const TileWeights weights = tile_weights<Cfg>(p, tile, rank);
     const InputTile input(p.m, first_row<Cfg>(tile, rank), kTileM);
     const CUtensorMap& x = Cfg::kTransposedA ? p.x : input.map(p.x, p.x_tail, kTileM);
     const CUtensorMap& x2 = input.map(p.x2, p.x2_tail, kTileM);
@@ -75,7 +77,7 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sm
       ptx::mbarrier_arrive_expect_bytes(full, stage_bytes);
       const bool second = Cfg::kProducts == 2 && k >= k_blocks / 2;
       const int k0 = (second ? k - k_blocks / 2 : k) * kTileK;
-      load_weights<Cfg>(p, second ? p.w2 : p.w, smem, ring.stage, k0, tile, rank);
+      load_weights<Cfg>(p, second ? p.w2 : p.w, smem, ring.stage, k0, weights);
       if (!waited) {  // x comes from the kernel before this one; static weights do not
         ptx::wait_for_prerequisites();
         waited = true;

@@ -83,16 +83,40 @@ __device__ __forceinline__ void copy_to_all(char* to, const CUtensorMap& map,
   }
 }
 
+// What the copies of a tile's weights have alike from stage to stage. NOTE: a producer that works
+// it out for each stage does not keep up with tiles of 128 x 128: they took 4 to 8 % longer.
+struct TileWeights {
+  Tile tile;
+  int rank;
+  int first_row = 0;
+  int dims = 0;             // of the paired view,
+  int groups_a_copy = 0;    // as PairWalk has them
+  int last_coordinate = 0;  // of the first copy
+};
+
+template <class Cfg>
+__device__ __forceinline__ TileWeights tile_weights(const GemmParams& p, Tile tile, int rank) {
+  constexpr int kRows = Cfg::kTileN / Cfg::kWeightParts;
+  TileWeights w{tile, rank};
+  w.first_row = ptx::held(tile.n * Cfg::kTileN + rank * kRows);
+  if constexpr (!Cfg::kTransposedB && Cfg::kKind != GemmKind::kDown) {
+    w.dims = ptx::held(p.pair.rank);
+    w.groups_a_copy = ptx::held(p.pair.groups_a_copy);
+    w.last_coordinate = ptx::held(p.pair.last_coordinate(w.first_row / 16));
+  }
+  return w;
+}
+
 // This CTA's share of one stage of B, sent to every CTA that shares it, under a cache policy if one
 // is given.
 template <class Cfg, class... Policy>
 __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensorMap& map,
-                                             const Smem<Cfg>& smem, int stage, int k, Tile tile,
-                                             int rank, Policy... policy) {
+                                             const Smem<Cfg>& smem, int stage, int k,
+                                             const TileWeights& weights, Policy... policy) {
   constexpr int kParts = Cfg::kWeightParts;
   constexpr int kRows = Cfg::kTileN / kParts;
+  const auto& [tile, rank, first_row, dims, groups_a_copy, last_coordinate] = weights;
   char* to = smem.b(stage) + rank * kRows * kTileK * 2;
-  const int first_row = tile.n * Cfg::kTileN + rank * kRows;
   std::uint64_t& full = smem.full(stage);
   if constexpr (Cfg::kTransposedB) {  // boxes of 64 columns; each CTA brings its share of their
                                       // rows
@@ -104,25 +128,22 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
       const std::int32_t at[5] = {first_col<Cfg>(tile) + box * kColumnBox, k + rank * kDepth};
       copy_to_all<kParts, 2>(rows + box * kBoxBytes, map, at, full, policy...);
     }
-  } else if (Cfg::kKind == GemmKind::kDown || p.pair.rank == 2) {
+  } else if (Cfg::kKind == GemmKind::kDown || dims == 2) {
     const std::int32_t at[5] = {k, first_row};
     copy_to_all<kParts, 2>(to, map, at, full, policy...);
   } else {
-    const PairWalk& walk = p.pair;
-    for (int i = 0; i < kRows / 16; i += walk.groups_a_copy) {  // 8 gate and 8 up rows a group
-      const int group = first_row / 16 + i;
-      char* part = to + i * 16 * kTileK * 2;
-      if (walk.rank == 4) {
-        const std::int32_t at[5] = {k, 0, 0, group};
+    const auto copy = [&](char* part, int last) {
+      if (dims == 4) {
+        const std::int32_t at[5] = {k, 0, 0, last};
         copy_to_all<kParts, 4>(part, map, at, full, policy...);
-      } else if (walk.groups_a_block == 0) {
-        const std::int32_t at[5] = {k, 0, 0, 0, group};
-        copy_to_all<kParts, 5>(part, map, at, full, policy...);
       } else {
-        const std::int32_t at[5] = {k, 0, 0, group % walk.groups_a_block,
-                                    group / walk.groups_a_block};
+        const std::int32_t at[5] = {k, 0, 0, 0, last};
         copy_to_all<kParts, 5>(part, map, at, full, policy...);
       }
+    };
+    copy(to, last_coordinate);
+    for (int i = groups_a_copy; i < kRows / 16; i += groups_a_copy) {  // 8 gate and 8 up rows each
+      copy(to + i * 16 * kTileK * 2, p.pair.last_coordinate(first_row / 16 + i));
     }
   }
 }

@@ -67,9 +67,10 @@ __device__ __forceinline__ void produce_share(const GemmParams& p, const Smem<Cf
                                               const Share<Cfg>& share) {
   const InputTile input(p.m, share.row0(), kTileM);
   const CUtensorMap& x = input.map(p.x, p.x_tail, kTileM);
+  const TileWeights weights = tile_weights<Cfg>(p, share.tile, /*rank=*/0);
   const auto load_columns = [&](int stage, int k) {
     ptx::mbarrier_arrive_expect_bytes(smem.full(stage), Cfg::kBBytes + input.stage_bytes());
-    load_weights<Cfg>(p, p.w, smem, stage, k * kTileK, share.tile, 0);
+    load_weights<Cfg>(p, p.w, smem, stage, k * kTileK, weights);
   };
   const int early = p.weights_static != 0 ? min(Cfg::kStages, share.end - share.begin) : 0;
   for (int i = 0; i < early; ++i) load_columns(i, share.begin + i);

@@ -56,6 +56,7 @@ struct UnitCursor {
   int k;      // unit of the tile
   int rank;   // in the cluster
   Tile tile;
+  TileWeights weights;
 
   __device__ __forceinline__ UnitCursor(const StreamKParams& p, int unit, int cta)
       : index(unit / p.schedule.k_units), k(unit % p.schedule.k_units), rank(cta) {
@@ -72,6 +73,7 @@ struct UnitCursor {
   __device__ __forceinline__ void set_tile(const StreamKParams& p) {
     tile = tile_at(p.gemm.order, index, p.gemm.order.cut.whole);
     if constexpr (Cfg::kCluster > 1) tile.n = tile.n * Cfg::kCluster + rank;
+    weights = tile_weights<Cfg>(p.gemm, tile, /*rank=*/0);
   }
 };
 
@@ -95,7 +97,7 @@ __device__ __forceinline__ void load_columns(const StreamKParams& p, const Smem<
                                              std::uint64_t policy) {
   const int bytes = Cfg::kBBytes + input_tile<Cfg>(p, at.tile).stage_bytes(Cfg::kInputParts);
   ptx::mbarrier_arrive_expect_bytes(smem.full(stage), bytes);
-  load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.tile, /*rank=*/0, policy);
+  load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.weights, policy);
 }
 
 // The ring is filled with weights before the wait for x, where no one writes them.
