@@ -61,7 +61,7 @@ const std::vector<std::string> kCases = {
     "9x40x47:mlp_grad:bf16/bf16/bf16/fp32:accumulate:save_dg_du:in_place",
     "9x40x48:mlp_grad:fp32:accumulate:recompute",
     "9x43x48:mlp_grad:recompute:interleaved1",
-    // Of so many tokens what is no whole unit is copied.
+    // From these token counts on, inputs that are not whole units are copied.
     "33x40x43:gate_up:concat+up_first:save",
     "32x43x48:gate_up:interleaved3:bias:fp16",
     "33x43x48:gate_up:interleaved8",

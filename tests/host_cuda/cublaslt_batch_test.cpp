@@ -294,6 +294,35 @@ TEST_F(CublasLtBatch, WidthsOfNoWholeUnitsAreCopied) {
   EXPECT_EQ(last_gate.block, 72);
 }
 
+// A gradient's sums in parts: the last one has those of the zeros behind the left side's columns.
+TEST_F(CublasLtBatch, PaddedWeightGradientsComeInParts) {
+  const Problem problem = gpu::problem_of("512x8001x9003:weight_grad");
+  EXPECT_EQ(kCublasLtAny.scratch_bytes({problem, gpu::h200_with_cublaslt(), {}}),
+            kCublasLtScratchBytes + 8376 * 8008 * 4 + 512 * (9008 + 8008) * 2);
+  Operands operands;
+  operands.x = address(64);
+  operands.dg = address(std::int64_t{1} << 40);
+  operands.du = address(std::int64_t{2} << 40);
+  operands.dw_gate = address(std::int64_t{3} << 40);
+  operands.dw_up = address(std::int64_t{4} << 40);
+  pads.clear();
+  ASSERT_NO_FATAL_FAILURE(expect_launches(problem, operands, kCublasLtAny));
+  ASSERT_EQ(pads.size(), 3U);
+  EXPECT_EQ(pads[1].to, pads[2].to) << "du's copy takes the place of dg's";
+  EXPECT_EQ(pads[2].from, operands.du);
+  const auto products = fake::products();
+  ASSERT_EQ(products.size(), 4U);
+  for (const std::size_t first : {0U, 2U}) {
+    EXPECT_EQ(products[first].out.rows, 8376U);
+    EXPECT_EQ(products[first + 1].out.rows, 632U);
+    EXPECT_EQ(products[first + 1].a.base, static_cast<char*>(pads[1].to) + 8376 * 2);
+  }
+  EXPECT_EQ(last_add.rows, 627);
+  EXPECT_EQ(last_add.cols, 8001);
+  EXPECT_EQ(last_add.sums_stride, 8008);
+  EXPECT_EQ(last_add.y, static_cast<char*>(operands.dw_up) + std::int64_t{8376} * 8001 * 4);
+}
+
 // Blocks of three rows whose gaps are not the other matrix's: a batch for each.
 TEST_F(CublasLtBatch, BlocksOfTwoMatricesAreABatchEach) {
   const Problem problem = gpu::problem_of("24x16x69:gate_up:interleaved3");

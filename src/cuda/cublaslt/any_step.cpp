@@ -5,7 +5,6 @@
 // launch behind each.
 #include <algorithm>
 #include <span>
-#include <tuple>
 
 #include "cuda/cublaslt/api.hpp"
 #include "cuda/cublaslt/matrix.hpp"
@@ -101,19 +100,20 @@ bool is_whole(const Problem& p, Operand id) {
          l.block_rows % kUnitElems == 0 && (!is_weight(id) || spec.rows % kUnitElems == 0);
 }
 
-// Of its padded copy.
+// Rows of an operand's padded copy.
 std::int64_t padded_rows(const OperandSpec& spec, Operand id) {
   return is_weight(id) ? whole_units(spec.rows) : spec.rows;
 }
 
-// The left and right sides of a step's products.
+// The left and right sides of a step's products, of which copies may be there at once. NOTE:
+// without du in weight_grad: its copy takes dg's place.
 std::span<const Operand> inputs_of(const Problem& p) {
   static constexpr Operand kGateUpInputs[] = {Operand::kX, Operand::kWGate, Operand::kWUp};
   static constexpr Operand kDownInputs[] = {Operand::kH, Operand::kWDown};
   static constexpr Operand kGateUpGradInputs[] = {Operand::kDy, Operand::kWDown};
   static constexpr Operand kInputGradInputs[] = {Operand::kDg, Operand::kDu, Operand::kWGate,
                                                  Operand::kWUp};
-  static constexpr Operand kWeightGradInputs[] = {Operand::kDg, Operand::kDu, Operand::kX};
+  static constexpr Operand kWeightGradInputs[] = {Operand::kDg, Operand::kX};
   switch (p.op) {
     case Op::kGateUp:
       return kGateUpInputs;
@@ -131,23 +131,11 @@ std::span<const Operand> inputs_of(const Problem& p) {
 std::int64_t copied_bytes(const Problem& p) {
   std::int64_t bytes = 0;
   for (const Operand id : inputs_of(p)) {
-    if (!is_used(p, id) || is_whole(p, id)) continue;
+    if (is_whole(p, id)) continue;
     const OperandSpec spec = operand_spec(p, id);
     bytes += bytes_of(spec.dtype, padded_rows(spec, id) * whole_units(spec.cols));
   }
   return bytes;
-}
-
-// Whether inputs that are not whole are copied, with zeros where they end, and outputs that are not
-// are left as sums. cuBLASLt's kernels for widths of no whole units take up to 7 times as long,
-// whatever the distance of rows is; of few tokens they cost less than the copies, of which a
-// backward pass has more (docs/kernels/cublaslt.md, section 6).
-bool pads(const Problem& p) {
-  constexpr std::int64_t kLeastTokens = 32;
-  constexpr std::int64_t kLeastGradTokens = 512;
-  const bool is_forward = p.op == Op::kGateUp || p.op == Op::kDown;
-  return p.x_dtype != DType::kF32 && p.m >= (is_forward ? kLeastTokens : kLeastGradTokens) &&
-         copied_bytes(p) <= kMostSumBytes;
 }
 
 // A gradient that cuBLASLt would round before it adds it.
@@ -155,108 +143,141 @@ bool adds_rounded(const Problem& p) {
   return p.op == Op::kWeightGrad && p.accumulate_dw && p.dw_dtype != DType::kF32;
 }
 
-// Whether the step's products stay sums until a launch finishes them. NOTE: also y with a bias,
-// which some of cuBLASLt's kernels for odd widths add to a rounded product.
-bool leaves_sums(const Problem& p) {
+// How a step's products are computed.
+struct Way {
+  // Inputs that are not whole are copied, with zeros where they end, and outputs that are not are
+  // left as sums. cuBLASLt's kernels for widths of no whole units take up to 7 times as long,
+  // whatever the distance of rows is. But few tokens cost less than the copies do
+  // (docs/kernels/cublaslt.md, section 6).
+  bool pads = false;
+  std::int64_t copied_bytes = 0;
+  // Of sums that stay in fp32 until a launch finishes them; no columns where none do.
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t at_once = 0;  // rows in scratch
+
+  [[nodiscard]] bool leaves_sums() const { return cols > 0; }
+};
+
+bool pays_to_pad(const Problem& p, std::int64_t bytes) {
+  constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;  // of scratch, beside the sums
+  constexpr std::int64_t kBytesInL2 = std::int64_t{32} << 20;
+  constexpr std::int64_t kLeastTokens = 32;
+  constexpr std::int64_t kLeastTokensBeyondL2 = 256;  // by the copies' traffic; not measured
+  constexpr std::int64_t kLeastGradTokens = 512;      // a backward pass has more copies
+  const bool is_forward = p.op == Op::kGateUp || p.op == Op::kDown;
+  const std::int64_t least = !is_forward          ? kLeastGradTokens
+                             : bytes > kBytesInL2 ? kLeastTokensBeyondL2
+                                                  : kLeastTokens;
+  return p.x_dtype != DType::kF32 && p.m >= least && bytes <= kMostBytes;
+}
+
+// NOTE: y with a bias is left as sums: some of cuBLASLt's kernels for odd widths round before they
+// add it.
+bool leaves_sums(const Problem& p, bool pads) {
   switch (p.op) {
     case Op::kDown:
-      return p.residual == Residual::kOperand || p.bias_down ||
-             (pads(p) && !is_whole(p, Operand::kY));
+      return p.residual == Residual::kOperand || p.bias_down || (pads && !is_whole(p, Operand::kY));
     case Op::kWeightGrad:
-      return adds_rounded(p) ||
-             (pads(p) && (!is_whole(p, Operand::kDwGate) || p.h % kUnitElems != 0));
+      return adds_rounded(p) || (pads && (!is_whole(p, Operand::kDwGate) || p.h % kUnitElems != 0));
     default:
       return true;
   }
 }
 
-// Of the step's sums, how many there are and how many are kept at once.
-struct Sums {
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  std::int64_t at_once = 0;
-};
-
-Sums sums_of(const Problem& p) {
-  Sums sums{.rows = p.op == Op::kWeightGrad ? p.h : p.m};
-  const auto width = [&](std::int64_t cols) { return pads(p) ? whole_units(cols) : cols; };
-  if (leaves_sums(p)) {
-    const std::int64_t h_cols = p.op == Op::kGateUp ? 2 * width(p.h) : width(p.h);
+Way way_of(const Problem& p) {
+  Way way;
+  way.copied_bytes = copied_bytes(p);
+  way.pads = pays_to_pad(p, way.copied_bytes);
+  if (!way.pads) way.copied_bytes = 0;
+  way.rows = p.op == Op::kWeightGrad ? p.h : p.m;
+  if (leaves_sums(p, way.pads)) {
     const bool of_h = p.op == Op::kGateUp || p.op == Op::kGateUpGrad;
-    sums.cols = of_h ? h_cols : width(p.d);
+    const std::int64_t width = of_h ? p.h : p.d;
+    way.cols = (p.op == Op::kGateUp ? 2 : 1) * (way.pads ? whole_units(width) : width);
   }
   // Whole eights, so that columns of a transposed operand stay as aligned as its rows.
-  const std::int64_t row_bytes = sums.cols * std::int64_t{sizeof(float)};
-  const std::int64_t room = row_bytes == 0 ? sums.rows : kMostSumBytes / row_bytes / 8 * 8;
-  sums.at_once = std::min(sums.rows, std::max<std::int64_t>(room, 8));
-  return sums;
+  const std::int64_t row_bytes = way.cols * std::int64_t{sizeof(float)};
+  const std::int64_t room = row_bytes == 0 ? way.rows : kMostSumBytes / row_bytes / 8 * 8;
+  way.at_once = std::min(way.rows, std::max<std::int64_t>(room, 8));
+  return way;
 }
 
-// Whole eights too: a transposed operand's width may be padded.
-std::int64_t sum_bytes(const Problem& p) {
-  const Sums sums = sums_of(p);
-  return whole_units(sums.at_once) * sums.cols * std::int64_t{sizeof(float)};
-}
-
-std::int64_t copies_at(const Problem& p) {
-  return (kCublasLtScratchBytes + sum_bytes(p) + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
+// Copies lie behind the sums. Rows of those are rounded up to eights: a padded left side of
+// weight_grad makes sums for its zeros.
+std::int64_t copies_at(const Way& way) {
+  const std::int64_t sums = whole_units(way.at_once) * way.cols * std::int64_t{sizeof(float)};
+  return (kCublasLtScratchBytes + sums + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
 }
 
 std::size_t scratch_bytes(const detail::StepView& s) noexcept {
-  const Problem& p = s.problem;
-  return static_cast<std::size_t>(copies_at(p) + (pads(p) ? copied_bytes(p) : 0));
+  const Way way = way_of(s.problem);
+  return static_cast<std::size_t>(copies_at(way) + way.copied_bytes);
 }
 
-// A step's inputs as its products read them. A padded w_up lies right below a padded w_gate.
-class Inputs {
+// A launch of a step: its inputs as its products read them, and its products.
+class Run {
  public:
-  explicit Inputs(const Step& step)
-      : step_(step), to_(static_cast<char*>(step.scratch) + copies_at(step.problem)) {}
+  explicit Run(const Step& step)
+      : step_(step),
+        way_(way_of(step.problem)),
+        to_(static_cast<char*>(step.scratch) + copies_at(way_)) {}
 
-  // Enqueues the copy of one that is not whole.
-  Status take(Operand id, Matrix& out) {
+  [[nodiscard]] const Way& way() const { return way_; }
+
+  // Enqueues the copy of an input that is not whole. A w_up's follows a w_gate's.
+  Status take(Operand id, Matrix& out) { return take_to(id, out, to_); }
+
+  // The same in the place of the last copy, which nobody reads behind this.
+  Status replace(Operand id, Matrix& out) {
+    char* again = last_;
+    return take_to(id, out, again);
+  }
+
+  // Calls part(first, rows) for the rows of sums that are kept at once, one after the other.
+  template <class Part>
+  Status for_each_part(const Part& part) const {
+    for (std::int64_t first = 0; first < way_.rows; first += way_.at_once) {
+      SLUICE_TRY(part(first, std::min(way_.at_once, way_.rows - first)));
+    }
+    return {};
+  }
+
+  // The product, with a promise of its bases alone: cuBLASLt reads the distances of rows. Parts
+  // begin at every eighth row, in whole units; its out may lie `offset_bytes` behind one.
+  Status multiply(LtProduct product, std::int64_t offset_bytes = 0) const {
+    const std::int64_t given = way_.pads ? kUnitBytes : step_.problem.alignment_bytes;
+    const std::int64_t all = given | kCublasLtAlignment | product.b_step_bytes | offset_bytes;
+    product.alignment_bytes = all & -all;
+    return lt::multiply(step_, product);
+  }
+
+ private:
+  Status take_to(Operand id, Matrix& out, char*& to) {
     const Problem& p = step_.problem;
     out = at(step_, id);
-    if (!pads(p) || is_whole(p, id)) return {};
+    if (!way_.pads || is_whole(p, id)) return {};
     OperandSpec& spec = out.spec;
     const PadRowsParams params{.from = out.base,
                                .layout = spec.layout,
                                .rows = spec.rows,
                                .cols = spec.cols,
-                               .to = to_,
+                               .to = to,
                                .to_rows = padded_rows(spec, id),
                                .to_cols = whole_units(spec.cols)};
-    out.base = to_;
+    out.base = last_ = to;
     spec.rows = params.to_rows;
     spec.cols = params.to_cols;
     spec.layout = {.row_stride_bytes = bytes_of(spec.dtype, spec.cols)};
-    to_ += spec.rows * spec.layout.row_stride_bytes;
+    to += spec.rows * spec.layout.row_stride_bytes;
     return launch_pad_rows(step_.device, params, step_.stream);
   }
 
- private:
   const Step& step_;
+  Way way_;
   char* to_;
+  char* last_ = nullptr;
 };
-
-// Calls part(first, rows) for the rows of sums that are kept at once, one after the other.
-template <class Part>
-Status for_each_part(const Problem& p, const Part& part) {
-  const Sums sums = sums_of(p);
-  for (std::int64_t first = 0; first < sums.rows; first += sums.at_once) {
-    SLUICE_TRY(part(first, std::min(sums.at_once, sums.rows - first)));
-  }
-  return {};
-}
-
-// The product, with a promise of its bases alone: cuBLASLt reads the distances of rows. Parts begin
-// at every eighth row, in whole units; its out may lie `offset_bytes` behind one.
-Status multiply(const Step& step, LtProduct product, std::int64_t offset_bytes = 0) {
-  const std::int64_t given = pads(step.problem) ? kUnitBytes : step.problem.alignment_bytes;
-  const std::int64_t all = given | kCublasLtAlignment | product.b_step_bytes | offset_bytes;
-  product.alignment_bytes = all & -all;
-  return lt::multiply(step, product);
-}
 
 // Sums of `rows` rows of `a`, n columns of each, of weights [n, k] that begin at `b`.
 LtProduct sums_of_rows(const Step& step, const Matrix& a, const Matrix& b, std::int64_t rows,
@@ -273,14 +294,13 @@ LtProduct sums_of_rows(const Step& step, const Matrix& a, const Matrix& b, std::
 }
 
 Status gate_up(const Step& step) {
-  const Problem& p = step.problem;
-  Inputs inputs(step);
+  Run run(step);
   Matrix all_x{};
   Matrix gate{};
   Matrix up{};
-  SLUICE_TRY(inputs.take(Operand::kX, all_x));
-  SLUICE_TRY(inputs.take(Operand::kWGate, gate));
-  SLUICE_TRY(inputs.take(Operand::kWUp, up));
+  SLUICE_TRY(run.take(Operand::kX, all_x));
+  SLUICE_TRY(run.take(Operand::kWGate, gate));
+  SLUICE_TRY(run.take(Operand::kWUp, up));
   const Layout& l = gate.spec.layout;
   const std::int64_t h = gate.spec.rows;  // and what it is padded with
   const std::int64_t block = l.block_rows == 0 ? h : l.block_rows;
@@ -289,10 +309,10 @@ Status gate_up(const Step& step) {
   const bool up_first = distance == -block * l.row_stride_bytes;
   const bool one = up_first || distance == block * l.row_stride_bytes;
   float* const sums = lt::sums_of(step);
-  return for_each_part(p, [&](std::int64_t first, std::int64_t rows) -> Status {
+  return run.for_each_part([&](std::int64_t first, std::int64_t rows) -> Status {
     const Matrix x = from_row(all_x, first);
     if (one && (l.block_rows == 0 || l.block_stride_bytes == 2 * block * l.row_stride_bytes)) {
-      SLUICE_TRY(multiply(step, sums_of_rows(step, x, up_first ? up : gate, rows, 2 * h)));
+      SLUICE_TRY(run.multiply(sums_of_rows(step, x, up_first ? up : gate, rows, 2 * h)));
     } else {
       for (const bool is_up : {false, true}) {
         LtProduct half = sums_of_rows(step, x, is_up ? up : gate, rows, block);
@@ -301,7 +321,7 @@ Status gate_up(const Step& step) {
         half.count = static_cast<int>(h / block);
         half.b_step_bytes = half.count > 1 ? l.block_stride_bytes : 0;
         half.out_step_elems = half.count > 1 ? 2 * block : 0;
-        SLUICE_TRY(multiply(step, half, block * std::int64_t{sizeof(float)}));
+        SLUICE_TRY(run.multiply(half, block * std::int64_t{sizeof(float)}));
       }
     }
     return gate_sums(step, {first, rows}, block, up_first);
@@ -309,22 +329,21 @@ Status gate_up(const Step& step) {
 }
 
 Status down(const Step& step) {
-  const Problem& p = step.problem;
-  Inputs inputs(step);
+  Run run(step);
   Matrix h{};
   Matrix w{};
-  SLUICE_TRY(inputs.take(Operand::kH, h));
-  SLUICE_TRY(inputs.take(Operand::kWDown, w));
-  return for_each_part(p, [&](std::int64_t first, std::int64_t rows) -> Status {
+  SLUICE_TRY(run.take(Operand::kH, h));
+  SLUICE_TRY(run.take(Operand::kWDown, w));
+  return run.for_each_part([&](std::int64_t first, std::int64_t rows) -> Status {
     const Matrix y = from_row(at(step, Operand::kY), first);
     LtProduct product = sums_of_rows(step, from_row(h, first), w, rows, w.spec.rows);
-    if (!leaves_sums(p)) {
+    if (!run.way().leaves_sums()) {
       product.out_dtype = y.spec.dtype;
       product.out = y.base;
       product.out_stride_elems = stride_of(y);
-      return multiply(step, product);
+      return run.multiply(product);
     }
-    SLUICE_TRY(multiply(step, product));
+    SLUICE_TRY(run.multiply(product));
     return add_sums(step, product.n, rows, step.pointer(Operand::kBDown),
                     from_row(at(step, Operand::kResidual), first), y);
   });
@@ -333,16 +352,16 @@ Status down(const Step& step) {
 // dh = dy·w_down as sums, then the gate's gradient.
 Status gate_up_grad(const Step& step) {
   const Problem& p = step.problem;
-  Inputs inputs(step);
+  Run run(step);
   Matrix dy{};
   Matrix w{};
-  SLUICE_TRY(inputs.take(Operand::kDy, dy));
-  SLUICE_TRY(inputs.take(Operand::kWDown, w));
-  return for_each_part(p, [&](std::int64_t first, std::int64_t rows) -> Status {
+  SLUICE_TRY(run.take(Operand::kDy, dy));
+  SLUICE_TRY(run.take(Operand::kWDown, w));
+  return run.for_each_part([&](std::int64_t first, std::int64_t rows) -> Status {
     const auto part = [&](Operand id) { return from_row(at(step, id), first); };
     LtProduct product = sums_of_rows(step, from_row(dy, first), w, rows, w.spec.cols);
     product.b.transposed = false;
-    SLUICE_TRY(multiply(step, product));
+    SLUICE_TRY(run.multiply(product));
     const Matrix g = part(Operand::kG);
     const Matrix dg = part(Operand::kDg);
     const Matrix h = part(Operand::kH);
@@ -366,22 +385,21 @@ Status gate_up_grad(const Step& step) {
 
 // Two products summed in fp32.
 Status input_grad(const Step& step) {
-  const Problem& p = step.problem;
   if (step.pointer(Operand::kDx) == nullptr) return {};
-  Inputs inputs(step);
+  Run run(step);
   Matrix lefts[2];
   Matrix rights[2];
-  SLUICE_TRY(inputs.take(Operand::kDg, lefts[0]));
-  SLUICE_TRY(inputs.take(Operand::kDu, lefts[1]));
-  SLUICE_TRY(inputs.take(Operand::kWGate, rights[0]));
-  SLUICE_TRY(inputs.take(Operand::kWUp, rights[1]));
+  SLUICE_TRY(run.take(Operand::kDg, lefts[0]));
+  SLUICE_TRY(run.take(Operand::kDu, lefts[1]));
+  SLUICE_TRY(run.take(Operand::kWGate, rights[0]));
+  SLUICE_TRY(run.take(Operand::kWUp, rights[1]));
   const std::int64_t d = rights[0].spec.cols;
-  return for_each_part(p, [&](std::int64_t first, std::int64_t rows) -> Status {
+  return run.for_each_part([&](std::int64_t first, std::int64_t rows) -> Status {
     for (const bool is_up : {false, true}) {
       LtProduct product = sums_of_rows(step, from_row(lefts[is_up], first), rights[is_up], rows, d);
       product.b.transposed = false;
       product.accumulate = is_up;
-      SLUICE_TRY(multiply(step, product));
+      SLUICE_TRY(run.multiply(product));
     }
     const Matrix none{step.spec(Operand::kDx), nullptr};
     return add_sums(step, d, rows, nullptr, none, from_row(at(step, Operand::kDx), first));
@@ -389,9 +407,10 @@ Status input_grad(const Step& step) {
 }
 
 // One of the weights' gradients: `left` has a column for each of its rows.
-Status one_weight_grad(const Step& step, const Matrix& left, const Matrix& x, Operand id) {
+Status one_weight_grad(const Step& step, const Run& run, const Matrix& left, const Matrix& x,
+                       Operand id) {
   const Problem& p = step.problem;
-  return for_each_part(p, [&](std::int64_t first, std::int64_t rows) -> Status {
+  return run.for_each_part([&](std::int64_t first, std::int64_t rows) -> Status {
     const Matrix out = from_row(at(step, id), first);
     Matrix a = left;
     a.base = static_cast<char*>(a.base) + first * size_bytes(p.x_dtype);
@@ -399,16 +418,16 @@ Status one_weight_grad(const Step& step, const Matrix& left, const Matrix& x, Op
     product.k = p.m;
     product.a.transposed = true;
     product.b.transposed = false;
-    if (!leaves_sums(p)) {
+    if (!run.way().leaves_sums()) {
       product.out_dtype = out.spec.dtype;
       product.out = out.base;
       product.out_stride_elems = stride_of(out);
       product.accumulate = p.accumulate_dw;
-      return multiply(step, product);
+      return run.multiply(product);
     }
-    // Of a padded left side, sums of columns of zeros too.
+    // A padded left side has columns of zeros, whose sums nobody reads.
     product.m = std::min(whole_units(rows), left.spec.cols - first);
-    SLUICE_TRY(multiply(step, product));
+    SLUICE_TRY(run.multiply(product));
     Matrix none = out;
     none.base = nullptr;
     return add_sums(step, product.n, rows, nullptr, p.accumulate_dw ? out : none, out);
@@ -418,17 +437,18 @@ Status one_weight_grad(const Step& step, const Matrix& left, const Matrix& x, Op
 Status weight_grad(const Step& step) {
   const bool gate = step.pointer(Operand::kDwGate) != nullptr;
   const bool up = step.pointer(Operand::kDwUp) != nullptr;
-  Inputs inputs(step);
+  if (!gate && !up) return {};
+  Run run(step);
   Matrix x{};
-  if (gate || up) SLUICE_TRY(inputs.take(Operand::kX, x));
-  for (const auto& [wanted, left, id] :
-       {std::tuple{gate, Operand::kDg, Operand::kDwGate}, {up, Operand::kDu, Operand::kDwUp}}) {
-    if (!wanted) continue;
-    Matrix a{};
-    SLUICE_TRY(inputs.take(left, a));
-    SLUICE_TRY(one_weight_grad(step, a, x, id));
+  SLUICE_TRY(run.take(Operand::kX, x));
+  Matrix left{};
+  if (gate) {
+    SLUICE_TRY(run.take(Operand::kDg, left));
+    SLUICE_TRY(one_weight_grad(step, run, left, x, Operand::kDwGate));
   }
-  return {};
+  if (!up) return {};
+  SLUICE_TRY(gate ? run.replace(Operand::kDu, left) : run.take(Operand::kDu, left));
+  return one_weight_grad(step, run, left, x, Operand::kDwUp);
 }
 
 Status launch(const Step& step, const Step* /*next*/) noexcept {
@@ -447,14 +467,12 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
 }
 
 std::string describe(const detail::StepView& s) {
-  const Sums sums = sums_of(s.problem);
+  const Way way = way_of(s.problem);
   std::string text = lt::algorithm_text(s);
-  if (pads(s.problem) && copied_bytes(s.problem) > 0) {
-    text += "; inputs of no whole 16 bytes are copied";
-  }
-  if (sums.cols == 0) return text;
-  text += "; sums of ";
-  if (sums.at_once < sums.rows) text += std::to_string(sums.at_once) + " rows at a time ";
+  if (way.copied_bytes > 0) text += "; inputs of no whole 16 bytes are copied";
+  if (!way.leaves_sums()) return text;
+  text += "; sums ";
+  if (way.at_once < way.rows) text += "of " + std::to_string(way.at_once) + " rows at a time ";
   return text + "stay in fp32, a launch finishes them";
 }
 

@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kElemBytes = 2;
 
-// Columns in words here.
+// Here `cols` and `to_cols` count words.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) pad_rows(const __grid_constant__ PadRowsParams p) {
   const std::int64_t col = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of matrices whose widths or places cuBLASLt's fast kernels do not take: zeros fill them
-// up.
+// Copies of matrices whose widths, addresses or strides cuBLASLt's fast kernels do not take, with
+// zeros behind rows and columns.
 #pragma once
 
 #include "sluice/plan.hpp"

@@ -168,7 +168,8 @@ bool by_eights(DType dtype, std::initializer_list<std::int64_t> counts,
 
 Status launch_gate_rows(const Device& device, DType dtype, const GateRowsParams& p,
                         Stream stream) noexcept {
-  return by_eights(dtype, {p.cols, p.block, p.h_stride, p.g == nullptr ? 0 : p.g_u_stride},
+  return by_eights(dtype,
+                   {p.cols, p.block, p.sums_stride, p.h_stride, p.g == nullptr ? 0 : p.g_u_stride},
                    {p.h, p.g, p.u})
              ? launch_columns<GateRows, kSumColumns>(device, dtype, p, stream)
              : launch_columns<GateRows, 1>(device, dtype, p, stream);

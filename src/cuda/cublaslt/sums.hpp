@@ -13,12 +13,12 @@ inline constexpr int kSumColumns = 8;
 
 /// h = act(g + b_gate) ⊙ (u + b_up), rounded once; g and u also stored, where they are saved.
 struct GateRowsParams {
-  const float* sums =
-      nullptr;  ///< rows of `block` columns of one half, then of the other, by turns
+  /// Each row alternates between `block` columns of one half and as many of the other.
+  const float* sums = nullptr;
   std::int64_t sums_stride = 0;  ///< elements from row to row
   std::int64_t rows = 0;
-  std::int64_t cols = 0;  ///< H
-  std::int64_t block = 0;
+  std::int64_t cols = 0;   ///< H
+  std::int64_t block = 0;  ///< divides H, or is larger: then columns behind H are nobody's
   bool up_first = false;
   bool plain_gate = false;
   Gate gate;

@@ -71,7 +71,7 @@ RowOrder row_order(const OperandSpec& spec) {
   return {l.block_rows, l.row_stride_bytes, l.block_stride_bytes};
 }
 
-/// Of blocks that one dimension steps through by eight rows.
+/// Why one dimension cannot step through blocks by eight rows.
 Reason check_blocks(const OperandSpec& spec, const RowOrder& order) {
   const std::int64_t eight_rows = kPairGroupRows * order.row_stride;
   if (order.block_stride % eight_rows != 0) {

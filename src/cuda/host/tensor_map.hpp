@@ -31,7 +31,7 @@ struct TensorView {
 ///   none, b = 1, b = 8   (K, 8 rows, 2 halves, groups)                       rank 4
 ///   b = 2, b = 4         (K, b rows, 8/b blocks, 2 halves, groups)           rank 5
 ///   b = 8q, q > 1        (K, 8 rows, 2 halves, q groups of a block, blocks)  rank 5
-///   the same, of which a copy takes no more than a block:
+///   b = 8q, a copy inside one block
 ///                        (K, 8 rows, 2 halves, every eighth row)             rank 4
 ///   the same, whose blocks of gate and up take turns in one run of rows, where asked for:
 ///                        (K, rows of both)                                   rank 2

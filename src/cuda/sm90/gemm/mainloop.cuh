@@ -83,14 +83,14 @@ __device__ __forceinline__ void copy_to_all(char* to, const CUtensorMap& map,
   }
 }
 
-// What the copies of a tile's weights have alike from stage to stage. NOTE: a producer that works
-// it out for each stage does not keep up with tiles of 128 x 128: they took 4 to 8 % longer.
+// What stays the same for all stages of a tile's weights. NOTE: a producer that works it out for
+// each stage does not keep up with tiles of 128 x 128: they took 4 to 8 % longer.
 struct TileWeights {
   Tile tile;
   int rank;
   int first_row = 0;
-  int dims = 0;             // of the paired view,
-  int groups_a_copy = 0;    // as PairWalk has them
+  int dims = 0;             // PairWalk's rank
+  int groups_a_copy = 0;    // PairWalk's
   int last_coordinate = 0;  // of the first copy
 };
 
