@@ -96,6 +96,24 @@ TEST(AllReduce, RanksChooseAlike) {
   }
 }
 
+// Shards of H may be uneven, or of no whole units: what ranks exchange is the same.
+TEST(AllReduce, ShardsOfAnyWidthChooseAlike) {
+  for (const char* const device : {"h200", "a100"}) {
+    for (const char* const m : {"1", "64", "1000"}) {
+      const auto sum_of = [&](const char* h) {
+        const Problem p = reduced(std::string(m) + "x8192x" + h + ":mlp", 4);
+        const auto made = plan(p, device_of(device));
+        EXPECT_TRUE(made) << made.error().message;
+        const std::string steps = steps_of(p, device_of(device));
+        return steps.substr(steps.rfind(' ')) + " " + std::to_string(made ? made->peer_bytes : 0);
+      };
+      for (const char* const h : {"7176", "7166", "6001"}) {
+        EXPECT_EQ(sum_of(h), sum_of("7168")) << device << " " << m << " " << h;
+      }
+    }
+  }
+}
+
 TEST(AllReduce, SaysWhatItSendsAndNeeds) {
   const Problem p = reduced("16x8192x7168:mlp", 4);
   Options options;

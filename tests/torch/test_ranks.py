@@ -315,6 +315,18 @@ class Buffers(unittest.TestCase):
         self.machine.of_others = words
         self.assertEqual(self.machine.rendezvous_count, 0)
 
+    def test_uneven_shards_take_one_collective(self) -> None:
+        group, device = Group(2), torch.device("cuda", 0)
+        peers = types.SimpleNamespace(group=lambda: group, run=lambda run: ("sluice",))
+        with mock.patch.dict(self.ranks._peers, {(group.group_name, 0): peers}):
+            for shape, summed in (((64, 48), True), ((64, 44), True), ((64, 43), True), ((60, 48), False)):
+                x, w_down = (
+                    types.SimpleNamespace(dtype=torch.bfloat16, is_cuda=True, device=device, shape=s)
+                    for s in ((4, 64), shape)
+                )
+                found = self.ranks._by_sluice(x, w_down, group, lambda *_: ())
+                self.assertEqual(found is not None, summed, shape)
+
     def test_a_rank_without_symmetric_memory_sends_all_to_torch(self) -> None:
         for here, there in (("no peer access", ""), ("", "no peer access")):
             peers = self.peers()

@@ -5,7 +5,7 @@
     y      = p(0) + p(1) + ... + b_down + residual
     y_norm = y / sqrt(mean(y^2) + next_eps) * (next_norm + next_weight_offset)     with next_norm [D]
 
-Between 2, 4 or 8 GPUs of one host that reach each other's memory, in bf16 or fp16 with D and H multiples of 8,
+Between 2, 4 or 8 GPUs of one host that reach each other's memory, in bf16 or fp16 with D a multiple of 8,
 Sluice's own all-reduce sums, behind the GEMM and in its plan: in fp32, in the order of ranks, the same bits on
 all of them. Anywhere else (CPUs, other types and numbers of ranks, sums that need more than 256 MiB)
 ``torch.distributed.all_reduce`` sums what the operator without ``group`` gives, in its own order and
@@ -136,7 +136,8 @@ def _group_of(name: str) -> Any:
 
 def _by_sluice(x: Tensor, w_down: Tensor, group: Any, run: Run) -> tuple[Any, ...] | None:
     """The operator's results, or nothing where Torch is to sum."""
-    fits = x.dtype in _TYPES and w_down.dtype == x.dtype and all(n % 8 == 0 for n in w_down.shape)
+    # Not by H, of which ranks may have uneven shards: one would wait in another collective than the others.
+    fits = x.dtype in _TYPES and w_down.dtype == x.dtype and w_down.shape[0] % 8 == 0
     if not (fits and x.is_cuda):
         return None
     key = (group.group_name, x.device.index)
