@@ -3,12 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <limits>
 #include <optional>
 #include <set>
 #include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "harness/bench.hpp"
 #include "harness/random_cases.hpp"
@@ -83,6 +87,32 @@ Status check_same_run(const ordered_json& meta, const Findings& found) {
                       found.json.c_str(), field);
   }
   return {};
+}
+
+// A command's words in order of the alphabet, without the options that each part has its own of.
+std::vector<std::string> words_of_any_part(const std::string& command) {
+  constexpr std::string_view kOwn[] = {"--part", "--json", "--memory", "--milliseconds"};
+  std::vector<std::string> words;
+  std::istringstream stream(command);
+  for (std::string word; stream >> word;) {
+    const std::string option = word.substr(0, word.find('='));
+    if (std::ranges::find(kOwn, option) == std::end(kOwn)) {
+      words.push_back(word);
+    } else if (option == word) {
+      stream >> word;  // its value
+    }
+  }
+  std::ranges::sort(words);
+  return words;
+}
+
+// Threads, baselines, a forced variant: what rows alone do not tell.
+Status check_same_options(const ordered_json& meta, const Findings& found) {
+  const std::string theirs = meta.at("command");
+  if (words_of_any_part(theirs) == words_of_any_part(found.meta.command)) return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "%s: holds parts by \"%s\"; name another --json for other options",
+                    found.json.c_str(), theirs.c_str());
 }
 
 }  // namespace
@@ -181,6 +211,7 @@ Status keep_other_parts(const RandomArguments& args, const std::string& pass,
     }
     if (!part.has(place->second)) found.kept.push_back(row);
   }
+  SLUICE_TRY(check_same_options(file->meta, found));
   if (!file->meta.contains("skipped")) return {};
   std::istringstream skipped(file->meta["skipped"].get<std::string>());
   for (std::string name; skipped >> name;) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <string_view>
@@ -101,10 +102,16 @@ std::string repository_root() {
 }
 
 std::string command_line(int argc, const char* const* argv, const std::string& repository) {
+  std::string out;
+  for (const char* name :
+       {"SLUICE_DEVICE", "SLUICE_MAX_SIMD", "SLUICE_VARIANT", "SLUICE_TUNE_CACHE"}) {
+    const char* const value = std::getenv(name);
+    if (value != nullptr) out += fmt::format("{}={} ", name, public_word(value, repository));
+  }
   // The last word may be a path: of "python -m sluice.foreign FOLDER/kernels.py" too.
-  std::string out = argc > 0 ? argv[0] : "sluice";
-  const std::size_t last = out.rfind(' ') + 1;
-  out.replace(last, std::string::npos, fs::path(out.substr(last)).filename().string());
+  const std::string program = argc > 0 ? argv[0] : "sluice";
+  const std::size_t last = program.rfind(' ') + 1;
+  out += program.substr(0, last) + fs::path(program.substr(last)).filename().string();
   for (int i = 1; i < argc; ++i) out.append(1, ' ').append(public_word(argv[i], repository));
   return out;
 }

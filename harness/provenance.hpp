@@ -15,8 +15,9 @@ namespace sluice::harness {
 [[nodiscard]] Meta make_meta(const Device& device, const Ceilings& ceilings, int argc,
                              const char* const* argv);
 
-/// `argv` as one line: the program's base name, paths inside the repository relative to it, other
-/// absolute paths as their base name, words with blanks or shell characters quoted.
+/// `argv` as one line, behind the environment's variables that stand for options: the program's
+/// base name, paths inside the repository relative to it, other absolute paths as their base name,
+/// words with blanks or shell characters quoted.
 [[nodiscard]] std::string command_line(int argc, const char* const* argv,
                                        const std::string& repository);
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdlib>
 
 #include "harness/embedded.hpp"
 
@@ -38,6 +39,16 @@ TEST(Provenance, ShellWordsAreQuoted) {
   EXPECT_EQ(command(std::array{"sluice", "verify", "4x64x96:silu(alpha=1.7)"}),
             "sluice verify '4x64x96:silu(alpha=1.7)'");
   EXPECT_EQ(command(std::array{"sluice", "it's", ""}), "sluice 'it'\\''s' ''");
+}
+
+// What stands for an option is told as one is.
+TEST(Provenance, VariablesComeFirst) {
+  ASSERT_EQ(setenv("SLUICE_MAX_SIMD", "avx2", 1), 0);
+  ASSERT_EQ(setenv("SLUICE_TUNE_CACHE", "/home/someone/my cache", 1), 0);
+  EXPECT_EQ(command(std::array{"sluice", "bench"}),
+            "SLUICE_MAX_SIMD=avx2 SLUICE_TUNE_CACHE='my cache' sluice bench");
+  unsetenv("SLUICE_MAX_SIMD");
+  unsetenv("SLUICE_TUNE_CACHE");
 }
 
 TEST(Provenance, OutsideARepositoryPathsAreBaseNames) {

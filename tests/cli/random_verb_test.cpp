@@ -115,6 +115,10 @@ TEST(Random, PartsEndInOneFileWithItsSummary) {
   EXPECT_EQ(gate_up.code, 2);
   EXPECT_THAT(gate_up.err, HasSubstr(":mlp (fwd), which is none of this --random"));
   EXPECT_EQ(read_file(file), before);
+  const Outcome threads = draw({"--part", "1/2", "--threads", "1", "--json", file});
+  EXPECT_EQ(threads.code, 2);
+  EXPECT_THAT(threads.err, HasSubstr("name another --json for other options"));
+  EXPECT_EQ(read_file(file), before);
   const std::string notes = folder.write("notes", "mine");
   EXPECT_EQ(draw({"--part", "1/2", "--json", notes}).code, 2);
   EXPECT_EQ(read_file(notes), "mine");

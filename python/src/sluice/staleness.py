@@ -39,7 +39,7 @@ _ELEMENTWISE = {"gate_mul", "gate_mul_grad"}  # operators of cuda.elementwise
 _SELDOM = ("cuda.sm80_gemm", "cuda.sm80_decode")
 # Of a device's name and a case the config of each step.
 Plans = dict[tuple[str, str], dict[str, str]]
-_FORCED = r"--(?:variant|config|tune-cache|max-capability|experimental)\b"
+_FORCED = r"--(?:variant|config|tune-cache|max-capability|experimental)\b|SLUICE_(?:VARIANT|TUNE_CACHE)="
 _PLANNED = re.compile(r"(\w+)(?:\+norm)?=\w+:(\S+)")
 
 
