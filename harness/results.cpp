@@ -38,9 +38,25 @@ ordered_json rounded(const ordered_json& value) {
 
 struct Table {
   ordered_json constants = ordered_json::object();  ///< fields that all records agree on
-  ordered_json columns = ordered_json::array();     ///< names of the others
+  ordered_json columns = ordered_json::array();     ///< names of the others, of some with words
   ordered_json rows = ordered_json::array();        ///< their values, an array a record
 };
+
+// The words of a column that has few, in the order of their first rows; else nothing.
+ordered_json few_words(const std::vector<ordered_json>& values) {
+  constexpr std::size_t kLeastRows = 8;
+  constexpr std::size_t kRowsAWord = 4;
+  ordered_json words = ordered_json::array();
+  if (values.size() < kLeastRows) return words;
+  for (const ordered_json& value : values) {
+    if (value.is_null() || std::ranges::find(words, value) != words.end()) continue;
+    if (!value.is_string() || (words.size() + 1) * kRowsAWord > values.size()) {
+      return ordered_json::array();
+    }
+    words.push_back(value);
+  }
+  return words;
+}
 
 // Fields that are named as one of `kept` remain columns.
 Table table_of(const ordered_json& records, const ordered_json& kept) {
@@ -61,7 +77,15 @@ Table table_of(const ordered_json& records, const ordered_json& kept) {
       table.constants[name.key()] = values.front();
       continue;
     }
-    table.columns.push_back(name.key());
+    const ordered_json words = few_words(values);
+    if (words.empty()) {
+      table.columns.push_back(name.key());
+    } else {
+      table.columns.push_back({{name.key(), words}});
+      for (ordered_json& value : values) {
+        if (!value.is_null()) value = std::ranges::find(words, value) - words.begin();
+      }
+    }
     for (std::size_t i = 0; i < values.size(); ++i) table.rows[i].push_back(values[i]);
   }
   return table;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "harness/results_read.hpp"
 
+#include <optional>
 #include <set>
+#include <vector>
 
 #include "harness/file_image.hpp"
 #include "harness/results.hpp"
@@ -21,6 +23,24 @@ bool is_list(const json& file, const char* name) {
   return file.contains(name) && file[name].is_array();
 }
 
+struct Column {
+  std::string name;
+  json words;  // of which the rows hold the places; null where they hold the values
+};
+
+std::optional<Column> column_of(const json& column) {
+  if (column.is_string()) return Column{column, nullptr};
+  if (!column.is_object() || column.size() != 1 || !column.begin()->is_array()) return std::nullopt;
+  return Column{column.begin().key(), column.begin().value()};
+}
+
+// Nothing where the value is the place of no word.
+std::optional<json> value_of(const Column& column, const json& value) {
+  if (column.words.is_null() || value.is_null()) return value;
+  if (!value.is_number_unsigned() || value >= column.words.size()) return std::nullopt;
+  return column.words[value.get<std::size_t>()];
+}
+
 }  // namespace
 
 Expected<ReadResults> read_results(std::string_view text, const std::string& name) {
@@ -35,11 +55,13 @@ Expected<ReadResults> read_results(std::string_view text, const std::string& nam
   for (const auto& field : (*file)["meta"].items()) {
     (is_meta_field(field.key()) ? out.meta : shared)[field.key()] = field.value();
   }
-  const json& columns = (*file)["columns"];
+  std::vector<Column> columns;
   std::set<std::string> names;
-  for (const json& column : columns) {
-    if (!column.is_string()) return bad(name, "a column has no name");
-    if (!names.insert(column.get<std::string>()).second) return bad(name, "a column appears twice");
+  for (const json& given : (*file)["columns"]) {
+    auto column = column_of(given);
+    if (!column) return bad(name, "a column has no name");
+    if (!names.insert(column->name).second) return bad(name, "a column appears twice");
+    columns.push_back(*std::move(column));
   }
   for (const json& values : (*file)["rows"]) {
     if (!values.is_array() || values.size() != columns.size()) {
@@ -47,7 +69,9 @@ Expected<ReadResults> read_results(std::string_view text, const std::string& nam
     }
     ordered_json row = shared;
     for (std::size_t i = 0; i < columns.size(); ++i) {
-      row[columns[i].get<std::string>()] = values[i];
+      const auto value = value_of(columns[i], values[i]);
+      if (!value) return bad(name, "a value is none of its column's words");
+      row[columns[i].name] = *value;
     }
     out.rows.push_back(std::move(row));
   }

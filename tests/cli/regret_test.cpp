@@ -153,6 +153,9 @@ TEST(ReadResults, GivesWhatWasWritten) {
         {R"({"meta":{}})", "it has no rows"},
         {R"({"meta":{},"columns":["m"],"rows":[[1,2]]})", "not as long as the columns"},
         {R"({"meta":{},"columns":[1],"rows":[[1]]})", "a column has no name"},
+        {R"({"meta":{},"columns":[{"a":1}],"rows":[[1]]})", "a column has no name"},
+        {R"({"meta":{},"columns":[{"a":["b"]}],"rows":[[1]]})", "none of its column's words"},
+        {R"({"meta":{},"columns":[{"a":["b"]}],"rows":[["b"]]})", "none of its column's words"},
         {R"({"meta":{},"columns":["m","m"],"rows":[[1,2]]})", "a column appears twice"}}) {
     EXPECT_TRUE(test::refuses(read_results_file(folder.write("out.json", content)), why));
   }

@@ -19,7 +19,14 @@ inline nlohmann::json records_of(const nlohmann::json& table, const nlohmann::js
     EXPECT_EQ(row.size(), columns.size()) << row;
     nlohmann::json record = shared;
     for (std::size_t i = 0; i < columns.size(); ++i) {
-      record[columns.at(i).get<std::string>()] = row.at(i);
+      const nlohmann::json& column = columns.at(i);
+      if (column.is_string()) {
+        record[column.get<std::string>()] = row.at(i);
+        continue;
+      }
+      const auto words = column.begin();  // of which the row has one's place, or null
+      record[words.key()] =
+          row.at(i).is_null() ? row.at(i) : words.value().at(row.at(i).get<std::size_t>());
     }
     records.push_back(record);
   }

@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "harness/ceilings.hpp"
+#include "harness/results_read.hpp"
 #include "harness/rig.hpp"
 
 namespace sluice::harness {
@@ -94,6 +95,25 @@ TEST(Results, ATextHasItsForm) {
   }
 }
 )"));
+}
+
+// A column of few words has them once.
+TEST(Results, WordsOfManyRowsStandOnce) {
+  nlohmann::ordered_json rows;
+  for (int i = 0; i < 9; ++i) {
+    rows.push_back({{"m", i}, {"config", i < 4 ? "lt0" : "lt1"}, {"case", std::to_string(i)}});
+  }
+  rows[8]["config"] = nullptr;
+  const std::string text = results_text(Meta{}, {{"rows", rows}});
+  EXPECT_THAT(text, HasSubstr("\"columns\": [\"m\",{\"config\":[\"lt0\",\"lt1\"]},\"case\"],\n"
+                              "  \"rows\": [\n  [0,0,\"0\"],\n"));
+  EXPECT_THAT(text, HasSubstr("[7,1,\"7\"],\n  [8,null,\"8\"]"));
+  const auto read = read_results(text, "a.json");
+  ASSERT_TRUE(read) << read.error().message;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (const char* field : {"m", "config", "case"})
+      EXPECT_EQ(read->rows[i][field], rows[i][field]);
+  }
 }
 
 TEST(Results, OneRowIsAllInMeta) {

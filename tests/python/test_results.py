@@ -52,6 +52,12 @@ class LoadTest(FolderTest):
             '{"meta":{},"rows":[{"m":1}]}': "no columns: not written by this version",
             '{"meta":{},"columns":"m","rows":[]}': "columns is not a list of names",
             '{"meta":{},"columns":[1],"rows":[]}': "columns is not a list of names",
+            '{"meta":{},"columns":[{"m":1}],"rows":[]}': "columns is not a list of names",
+            '{"meta":{},"columns":[{"m":[],"d":[]}],"rows":[]}': "columns is not a list of names",
+            '{"meta":{},"columns":[{"m":["a"]}],"rows":[[1]]}': r"rows\[0\] has a value that is no place",
+            '{"meta":{},"columns":[{"m":["a"]}],"rows":[["a"]]}': r"rows\[0\] has a value that is no place",
+            '{"meta":{},"columns":[{"m":["a"]}],"rows":[[[]]]}': r"rows\[0\] has a value that is no place",
+            '{"meta":{},"columns":[{"m":["a"]}],"rows":[[false]]}': r"rows\[0\] has a value that is no place",
             '{"meta":{},"columns":["m"],"rows":{}}': "rows is not a list",
             '{"meta":{},"columns":["m"],"rows":[[1],[]]}': r"rows\[1\] is not a list of 1 values",
             '{"meta":{},"columns":["m"],"rows":[{"m":1}]}': r"rows\[0\] is not a list of 1 values",
@@ -90,6 +96,14 @@ class LoadTest(FolderTest):
 
 class RenderTest(FolderTest):
     META = {"device": "a CPU", "read_tbps": 0.0123456, "clocks": "2 GHz"}
+
+    def test_words_of_many_rows_stand_once(self) -> None:
+        rows = [{"m": i, "config": "lt0" if i < 4 else "lt1", "case": str(i)} for i in range(8)]
+        rows.append({"m": 8, "config": None, "case": "8"})
+        text = results.render(self.META, rows=rows)
+        self.assertIn('"columns": ["m",{"config":["lt0","lt1"]},"case"],\n  "rows": [\n  [0,0,"0"],\n', text)
+        self.assertIn('[7,1,"7"],\n  [8,null,"8"]', text)
+        self.assertEqual(results.parse(text, "a.json").rows, tuple(rows))
 
     def test_the_form(self) -> None:
         rows = [

@@ -166,14 +166,43 @@ def _records(where: str, table: Any) -> tuple[Record, ...]:
     shared, columns, rows = (table.get(key) for key in ("meta", "columns", "rows"))
     if not isinstance(shared, dict):
         raise ResultsError(f"{where}meta is not an object")
-    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+    if not isinstance(columns, list):
+        raise ResultsError(f"{where}columns is not a list of names")
+    known = [column for column in map(_column, columns) if column is not None]
+    if len(known) != len(columns):
         raise ResultsError(f"{where}columns is not a list of names")
     if not isinstance(rows, list):
         raise ResultsError(f"{where}rows is not a list")
+    records = []
     for index, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != len(columns):
             raise ResultsError(f"{where}rows[{index}] is not a list of {len(columns)} values")
-    return tuple({**shared, **dict(zip(columns, row, strict=True))} for row in rows)
+        try:
+            fields = {name: of(value) for (name, of), value in zip(known, row, strict=True)}
+        except (IndexError, TypeError):
+            raise ResultsError(f"{where}rows[{index}] has a value that is no place of a word") from None
+        records.append({**shared, **fields})
+    return tuple(records)
+
+
+def _column(column: Any) -> tuple[str, Callable[[Any], Any]] | None:
+    """Its name, and what makes a field of its values; nothing where it is none. Of a column with few
+    words, an object, rows hold their places."""
+    if isinstance(column, str):
+        return column, lambda value: value
+    if not isinstance(column, dict) or len(column) != 1:
+        return None
+    ((name, words),) = column.items()
+    if not isinstance(words, list):
+        return None
+    places = dict(enumerate(words)) | {None: None}
+
+    def word(place: Any) -> Any:
+        if isinstance(place, bool) or place not in places:
+            raise IndexError
+        return places[place]
+
+    return name, word
 
 
 def save(path: Path, meta: Record, **lists: Sequence[Record]) -> None:
@@ -214,13 +243,28 @@ def _members(
         for name in names
         if name not in kept and all(value == values[name][0] for value in values[name])
     }
-    columns = [name for name in names if name not in shared]
-    rows = [_line([values[name][i] for name in columns]) for i in range(len(records))]
+    names = [name for name in names if name not in shared]
+    columns: list[Any] = []
+    for name in names:
+        words = _few_words(values[name])
+        columns.append({name: words} if words else name)
+        if words:
+            places = {word: place for place, word in enumerate(words)}
+            values[name] = [places.get(value) for value in values[name]]
+    rows = [_line([values[name][i] for name in names]) for i in range(len(records))]
     return [
         '"meta": ' + _object({**meta, **shared}, indent),
         '"columns": ' + _line(columns),
         '"rows": ' + _block(rows, "", "[]"),  # most of a file, so not indented
     ]
+
+
+def _few_words(values: Sequence[Any]) -> list[str]:
+    """The words of a column that has few, in the order of their first rows; else none."""
+    least_rows, rows_a_word = 8, 4
+    words = list(dict.fromkeys(value for value in values if isinstance(value, str)))
+    few = len(values) >= least_rows and len(words) * rows_a_word <= len(values)
+    return words if few and all(value is None or isinstance(value, str) for value in values) else []
 
 
 def _object(record: Record, indent: str) -> str:
