@@ -89,27 +89,34 @@ Status check_same_run(const ordered_json& meta, const Findings& found) {
   return {};
 }
 
-// A command's words in order of the alphabet, without the options that each part has its own of.
-std::vector<std::string> words_of_any_part(const std::string& command) {
-  constexpr std::string_view kOwn[] = {"--part", "--json", "--memory", "--milliseconds"};
-  std::vector<std::string> words;
+// A command's options with their values, in order of the alphabet, without those that each part has
+// its own of.
+std::vector<std::string> options_of_any_part(const std::string& command) {
+  constexpr std::string_view kOwn[] = {"--part",         "--json",  "--memory",
+                                       "--milliseconds", "--quiet", "--device"};
+  std::vector<std::string> options;
   std::istringstream stream(command);
   for (std::string word; stream >> word;) {
-    const std::string option = word.substr(0, word.find('='));
-    if (std::ranges::find(kOwn, option) == std::end(kOwn)) {
-      words.push_back(word);
-    } else if (option == word) {
-      stream >> word;  // its value
+    if (word.starts_with("SLUICE_DEVICE=")) continue;
+    if (word == "-q") word = "--quiet";
+    std::replace(word.begin(), word.end(), '=', ' ');
+    if (word.starts_with("-") || options.empty()) {
+      options.push_back(word);
+    } else {
+      options.back() += " " + word;
     }
   }
-  std::ranges::sort(words);
-  return words;
+  std::erase_if(options, [&](const std::string& option) {
+    return std::ranges::find(kOwn, option.substr(0, option.find(' '))) != std::end(kOwn);
+  });
+  std::ranges::sort(options);
+  return options;
 }
 
 // Threads, baselines, a forced variant: what rows alone do not tell.
 Status check_same_options(const ordered_json& meta, const Findings& found) {
   const std::string theirs = meta.at("command");
-  if (words_of_any_part(theirs) == words_of_any_part(found.meta.command)) return {};
+  if (options_of_any_part(theirs) == options_of_any_part(found.meta.command)) return {};
   return make_error(ErrorCode::kInvalidArgument,
                     "%s: holds parts by \"%s\"; name another --json for other options",
                     found.json.c_str(), theirs.c_str());

@@ -106,7 +106,8 @@ std::string command_line(int argc, const char* const* argv, const std::string& r
   for (const char* name :
        {"SLUICE_DEVICE", "SLUICE_MAX_SIMD", "SLUICE_VARIANT", "SLUICE_TUNE_CACHE"}) {
     const char* const value = std::getenv(name);
-    if (value != nullptr) out += fmt::format("{}={} ", name, public_word(value, repository));
+    if (value != nullptr && *value != '\0')
+      out += fmt::format("{}={} ", name, public_word(value, repository));
   }
   // The last word may be a path: of "python -m sluice.foreign FOLDER/kernels.py" too.
   const std::string program = argc > 0 ? argv[0] : "sluice";

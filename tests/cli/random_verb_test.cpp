@@ -119,6 +119,7 @@ TEST(Random, PartsEndInOneFileWithItsSummary) {
   EXPECT_EQ(threads.code, 2);
   EXPECT_THAT(threads.err, HasSubstr("name another --json for other options"));
   EXPECT_EQ(read_file(file), before);
+  EXPECT_EQ(draw({"--part=1/2", "-q", "--json=" + file}).code, 0);
   const std::string notes = folder.write("notes", "mine");
   EXPECT_EQ(draw({"--part", "1/2", "--json", notes}).code, 2);
   EXPECT_EQ(read_file(notes), "mine");

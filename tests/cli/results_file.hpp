@@ -24,6 +24,7 @@ inline nlohmann::json records_of(const nlohmann::json& table, const nlohmann::js
         record[column.get<std::string>()] = row.at(i);
         continue;
       }
+      EXPECT_TRUE(row.at(i).is_null() || row.at(i).is_number_unsigned()) << row;
       const auto words = column.begin();  // of which the row has one's place, or null
       record[words.key()] =
           row.at(i).is_null() ? row.at(i) : words.value().at(row.at(i).get<std::size_t>());

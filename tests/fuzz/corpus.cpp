@@ -92,6 +92,9 @@ bool write_all(const fs::path& root) {
                 R"("rows":[[1,1.25,"cublaslt+act",1.5],[2,2e-3,null,null]]})");
   good &= write(results, "largest",
                 R"({"meta":{},"columns":["us"],"rows":[[1.7976931348623157e308],[1]]})");
+  good &=
+      write(results, "words",
+            R"({"meta":{},"columns":["m",{"baseline":["a","b"]}],"rows":[[1,0],[2,1],[3,null]]})");
   good &= write(results, "short", R"({"meta":{},"columns":["m","d"],"rows":[[1,2],[3]]})");
   const fs::path cases = root / "case";
   good &= write(cases, "plain", "128x4096x14336:bf16:silu");

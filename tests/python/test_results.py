@@ -55,6 +55,8 @@ class LoadTest(FolderTest):
             '{"meta":{},"columns":[{"m":1}],"rows":[]}': "columns is not a list of names",
             '{"meta":{},"columns":[{"m":[],"d":[]}],"rows":[]}': "columns is not a list of names",
             '{"meta":{},"columns":[{"m":["a"]}],"rows":[[1]]}': r"rows\[0\] has a value that is no place",
+            '{"meta":{},"columns":["m",{"m":["a"]}],"rows":[[1,0]]}': "columns is not a list of names",
+            '{"meta":{},"columns":[{"m":["a"]}],"rows":[[0.0]]}': r"rows\[0\] has a value that is no place",
             '{"meta":{},"columns":[{"m":["a"]}],"rows":[["a"]]}': r"rows\[0\] has a value that is no place",
             '{"meta":{},"columns":[{"m":["a"]}],"rows":[[[]]]}': r"rows\[0\] has a value that is no place",
             '{"meta":{},"columns":[{"m":["a"]}],"rows":[[false]]}': r"rows\[0\] has a value that is no place",

@@ -264,7 +264,7 @@ class Buffers(unittest.TestCase):
 
     def peers(self, world: int = 2) -> Any:
         self.groups.append(Group(world))
-        return self.ranks.Peers(self.groups[-1], torch.device("cpu"))
+        return self.ranks.Peers(self.groups[-1], torch.device("cpu"), True)
 
     def call(self, peers: Any, wanted: int) -> tuple | None:
         """What the operator is given in the end, or None for Torch."""
@@ -316,16 +316,20 @@ class Buffers(unittest.TestCase):
         self.assertEqual(self.machine.rendezvous_count, 0)
 
     def test_uneven_shards_take_one_collective(self) -> None:
-        group, device = Group(2), torch.device("cuda", 0)
-        peers = types.SimpleNamespace(group=lambda: group, run=lambda run: ("sluice",))
-        with mock.patch.dict(self.ranks._peers, {(group.group_name, 0): peers}):
-            for shape, summed in (((64, 48), True), ((64, 44), True), ((64, 43), True), ((60, 48), False)):
-                x, w_down = (
-                    types.SimpleNamespace(dtype=torch.bfloat16, is_cuda=True, device=device, shape=s)
-                    for s in ((4, 64), shape)
-                )
-                found = self.ranks._by_sluice(x, w_down, group, lambda *_: ())
-                self.assertEqual(found is not None, summed, shape)
+        device = torch.device("cuda", 0)
+        x = types.SimpleNamespace(dtype=torch.bfloat16, is_cuda=True, device=device)
+        words = self.machine.of_others
+        for h, whole_elsewhere, summed in ((48, True, True), (48, False, False), (44, True, False)):
+            self.machine.of_others = lambda mine, rank, whole=whole_elsewhere: (
+                (*words(mine, rank)[:2], whole) if isinstance(mine, tuple) else mine
+            )
+            w_down = types.SimpleNamespace(dtype=torch.bfloat16, shape=(64, h))
+            group = Group(2)
+            with mock.patch.dict(self.ranks._peers, clear=True):
+                for _ in range(2):
+                    found = self.ranks._by_sluice(x, w_down, group, lambda *_: ("y", 0))
+                    self.assertEqual(found is not None, summed, (h, whole_elsewhere))
+        self.machine.of_others = words
 
     def test_a_rank_without_symmetric_memory_sends_all_to_torch(self) -> None:
         for here, there in (("no peer access", ""), ("", "no peer access")):

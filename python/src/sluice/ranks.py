@@ -5,14 +5,15 @@
     y      = p(0) + p(1) + ... + b_down + residual
     y_norm = y / sqrt(mean(y^2) + next_eps) * (next_norm + next_weight_offset)     with next_norm [D]
 
-Between 2, 4 or 8 GPUs of one host that reach each other's memory, in bf16 or fp16 with D a multiple of 8,
+Between 2, 4 or 8 GPUs of one host that reach each other's memory, in bf16 or fp16 with D and H multiples of 8,
 Sluice's own all-reduce sums, behind the GEMM and in its plan: in fp32, in the order of ranks, the same bits on
 all of them. Anywhere else (CPUs, other types and numbers of ranks, sums that need more than 256 MiB)
 ``torch.distributed.all_reduce`` sums what the operator without ``group`` gives, in its own order and
 rounding; b_down and residual are then added in fp32, and ``norm`` follows.
 
 The ranks' choice is one: it depends on what they have told each other at the group's first call, and on the
-problem. So does the form of the collective; GEMMs tuned differently change nothing that ranks exchange.
+problem: where a rank's H is no multiple of 8 at that call, Torch sums from then on. So does the form of the
+collective; GEMMs tuned differently change nothing that ranks exchange.
 
 Peer buffers come from Torch's symmetric memory, one a group and device. The first call of a group, and one
 that needs a larger buffer than any before, is collective, waits for the GPU, and is a ``ValueError`` under
@@ -54,7 +55,7 @@ Run = Callable[[int, list[int], int], tuple[Any, ...]]
 class Peers:
     """A group's buffers on one device, as this rank addresses them."""
 
-    def __init__(self, group: Any, device: torch.device) -> None:
+    def __init__(self, group: Any, device: torch.device, whole_units: bool) -> None:
         _refuse_capture(device, "the group's first call")
         self.group = weakref.ref(group)
         self.device = device
@@ -62,7 +63,7 @@ class Peers:
         self.buffers = [0] * group.size()
         self.bytes = 0
         self.memory: list[Tensor] = []  # graphs have the addresses of all
-        self.serves = len(self.buffers) in _WORLDS and self._are_neighbours(group)
+        self.serves = len(self.buffers) in _WORLDS and self._are_neighbours(group, whole_units)
 
     def run(self, run: Run) -> tuple[Any, ...] | None:
         """The operator's results, or nothing where Torch is to sum."""
@@ -76,9 +77,9 @@ class Peers:
         self._grow(wanted)
         return self.run(run)
 
-    def _are_neighbours(self, group: Any) -> bool:
+    def _are_neighbours(self, group: Any, whole_units: bool) -> bool:
         properties = torch.cuda.get_device_properties(self.device)
-        mine = (socket.gethostname(), str(properties.uuid), properties.major >= 8)
+        mine = (socket.gethostname(), str(properties.uuid), properties.major >= 8 and whole_units)
         hosts, devices, known = zip(*self._gather(group, mine))
         return len(set(hosts)) == 1 and len(set(devices)) == len(devices) and all(known)
 
@@ -136,15 +137,16 @@ def _group_of(name: str) -> Any:
 
 def _by_sluice(x: Tensor, w_down: Tensor, group: Any, run: Run) -> tuple[Any, ...] | None:
     """The operator's results, or nothing where Torch is to sum."""
-    # Not by H, of which ranks may have uneven shards: one would wait in another collective than the others.
-    fits = x.dtype in _TYPES and w_down.dtype == x.dtype and w_down.shape[0] % 8 == 0
+    d, h = w_down.shape
+    fits = x.dtype in _TYPES and w_down.dtype == x.dtype and d % 8 == 0
     if not (fits and x.is_cuda):
         return None
     key = (group.group_name, x.device.index)
     peers = _peers.get(key)
     if peers is None or peers.group() is not group:  # a later group may have an earlier one's name
-        peers = _peers[key] = Peers(group, x.device)
-    return peers.run(run)
+        # With uneven shards of H one rank would wait in another collective than the others: they ask first.
+        peers = _peers[key] = Peers(group, x.device, h % 8 == 0)
+    return peers.run(run) if h % 8 == 0 else None
 
 
 def _by_torch(part: Tensor, group: Any, b_down: Tensor | None, residual: Tensor | None) -> Tensor:

@@ -169,7 +169,7 @@ def _records(where: str, table: Any) -> tuple[Record, ...]:
     if not isinstance(columns, list):
         raise ResultsError(f"{where}columns is not a list of names")
     known = [column for column in map(_column, columns) if column is not None]
-    if len(known) != len(columns):
+    if len({name for name, _ in known}) != len(columns):
         raise ResultsError(f"{where}columns is not a list of names")
     if not isinstance(rows, list):
         raise ResultsError(f"{where}rows is not a list")
@@ -179,7 +179,7 @@ def _records(where: str, table: Any) -> tuple[Record, ...]:
             raise ResultsError(f"{where}rows[{index}] is not a list of {len(columns)} values")
         try:
             fields = {name: of(value) for (name, of), value in zip(known, row, strict=True)}
-        except (IndexError, TypeError):
+        except IndexError:
             raise ResultsError(f"{where}rows[{index}] has a value that is no place of a word") from None
         records.append({**shared, **fields})
     return tuple(records)
@@ -198,7 +198,7 @@ def _column(column: Any) -> tuple[str, Callable[[Any], Any]] | None:
     places = dict(enumerate(words)) | {None: None}
 
     def word(place: Any) -> Any:
-        if isinstance(place, bool) or place not in places:
+        if not isinstance(place, int | None) or isinstance(place, bool) or place not in places:
             raise IndexError
         return places[place]
 
