@@ -127,7 +127,7 @@ def main() -> None:
             rows[-1].update({f"baseline_{key}": theirs[key] for key in SUMS})
         print({k: rows[-1][k] for k in ("case", "config", "us", *SUMS, "registers", "occupancy")}, flush=True)
         meta["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        meta["command"] = f"python bench/counters.py build/cuda --file {args.file}"
+        meta["command"] = results.with_variables(f"python bench/counters.py build/cuda --file {args.file}")
         results.save(args.json, meta, rows=rows)
 
 

@@ -185,7 +185,7 @@ def main() -> None:
         for key in CEILINGS:
             found[key] = max(found[key] or 0, meta.get(key) or 0) or None
         date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        meta = {**found, "command": command, "date": date}
+        meta = {**found, "command": results.with_variables(command), "date": date}
         results.save(arguments.json, meta, rows=rows)
         for row in got:
             print(case, round(row["us"]), f'{row["roof_fraction"]:.2f} of roof,', row["baseline"],

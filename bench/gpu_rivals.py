@@ -94,7 +94,8 @@ def main() -> None:
     torch.manual_seed(1)
     meta = {} if args.check else ceilings(args.build, args.device)
     words = [*args.cases, *(["--file", args.file] if args.file else [])]
-    meta["command"] = " ".join(["python", "bench/gpu_rivals.py", "build/cuda", *words])
+    command = " ".join(["python", "bench/gpu_rivals.py", "build/cuda", *words])
+    meta["command"] = results.with_variables(command)
     rows: list[dict[str, Any]] = []
     for case in read_cases(args):
         if time.monotonic() - started > args.limit:

@@ -149,7 +149,7 @@ def meta(command: str, max_simd: str | None) -> dict[str, Any]:
     )  # fmt: skip
     return {
         "device": cpu, "max_simd": max_simd, "driver": None, "cuda": None, "compiler": f"torch {torch.__version__}",
-        **commit_and_date(), "command": command, "read_tbps": None, "copy_tbps": None,
+        **commit_and_date(), "command": results.with_variables(command), "read_tbps": None, "copy_tbps": None,
         "gemm_tflops": None, "fma_gflops": None, "clocks": "unknown",
     }  # fmt: skip
 

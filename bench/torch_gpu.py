@@ -83,7 +83,7 @@ def meta(command: str) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "compiler": f"torch {torch.__version__}",
         **commit_and_date(),
-        "command": command,
+        "command": results.with_variables(command),
         "read_tbps": None, "copy_tbps": None, "gemm_tflops": None, "fma_gflops": None,
         "clocks": smi("clocks.sm,clocks.mem") or "unknown",
     }  # fmt: skip

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 from sluice import formats, readme_tables, results
@@ -98,6 +99,12 @@ class LoadTest(FolderTest):
 
 class RenderTest(FolderTest):
     META = {"device": "a CPU", "read_tbps": 0.0123456, "clocks": "2 GHz"}
+
+    def test_variables_are_told_before_the_command(self) -> None:
+        variables = {"SLUICE_MAX_SIMD": "avx2", "SLUICE_TUNE_CACHE": "/home/someone/my cache", "SLUICE_VARIANT": ""}
+        with unittest.mock.patch.dict(os.environ, variables):
+            told = results.with_variables("python bench/x.py")
+        self.assertEqual(told, "SLUICE_MAX_SIMD=avx2 SLUICE_TUNE_CACHE='my cache' python bench/x.py")
 
     def test_words_of_many_rows_stand_once(self) -> None:
         rows = [{"m": i, "config": "lt0" if i < 4 else "lt1", "case": str(i)} for i in range(8)]

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import shlex
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -203,6 +205,13 @@ def _column(column: Any) -> tuple[str, Callable[[Any], Any]] | None:
         return places[place]
 
     return name, word
+
+
+def with_variables(command: str) -> str:
+    """A command behind the environment's variables that stand for options, as ``meta`` tells it."""
+    names = ("SLUICE_DEVICE", "SLUICE_MAX_SIMD", "SLUICE_VARIANT", "SLUICE_TUNE_CACHE")
+    told = [f"{name}={shlex.quote(Path(value).name)}" for name in names if (value := os.environ.get(name))]
+    return " ".join([*told, command])
 
 
 def save(path: Path, meta: Record, **lists: Sequence[Record]) -> None:
