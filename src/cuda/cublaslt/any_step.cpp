@@ -90,14 +90,13 @@ bool is_weight(Operand id) {
   return id == Operand::kWGate || id == Operand::kWUp || id == Operand::kWDown;
 }
 
-// Whether widths, places and rows are whole units: then cuBLASLt's fast kernels take a matrix of 16
-// bits as it lies.
+// Whether widths, addresses and strides are whole units: then cuBLASLt's fast kernels take a matrix
+// of 16 bits as it lies.
 bool is_whole(const Problem& p, Operand id) {
   const OperandSpec spec = even_rows(operand_spec(p, id));
-  const Layout& l = spec.layout;
   return p.alignment_bytes % kUnitBytes == 0 && spec.cols % kUnitElems == 0 &&
-         l.row_stride_bytes % kUnitBytes == 0 && l.block_stride_bytes % kUnitBytes == 0 &&
-         l.block_rows % kUnitElems == 0 && (!is_weight(id) || spec.rows % kUnitElems == 0);
+         stride_refusal(spec).empty() && spec.layout.block_rows % kUnitElems == 0 &&
+         (!is_weight(id) || spec.rows % kUnitElems == 0);
 }
 
 // Rows of an operand's padded copy.

@@ -25,7 +25,8 @@ __device__ __forceinline__ int warp_uniform(int value) {
   return __shfl_sync(0xFFFFFFFFU, value, 0);
 }
 
-/// `value`, which the compiler does not work out again where it is used.
+/// `value`, which the compiler does not work out again where it is used. ptxas may still read a
+/// kernel's parameter again.
 template <class Value>
 __device__ __forceinline__ Value held(Value value) {
   static_assert(sizeof(Value) == 4 || sizeof(Value) == 8);

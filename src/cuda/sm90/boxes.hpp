@@ -29,8 +29,8 @@ struct PairWalk {
   }
 
   /// i / n is i * reciprocal(n) >> 32 while i * n stays below 2^32; of n = 1 the reciprocal is 0,
-  /// and a_block is 0 too. NOTE: a division in front of
-  /// each copy cost tiles of 128 a quarter of their time.
+  /// and a_block is 0 too. NOTE: a division in front of each copy cost tiles of 128 a quarter of
+  /// their time.
   [[nodiscard]] static constexpr std::uint32_t reciprocal(std::int64_t n) noexcept {
     return n == 1 ? 0 : static_cast<std::uint32_t>((std::int64_t{1} << 32) / n + 1);
   }
