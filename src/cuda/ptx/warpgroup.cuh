@@ -25,6 +25,23 @@ __device__ __forceinline__ int warp_uniform(int value) {
   return __shfl_sync(0xFFFFFFFFU, value, 0);
 }
 
+/// Whether this thread is the one of warp `warp` of the CTA that acts for it, the same at every
+/// call. All threads of that warp, converged. NOTE: ptxas knows that one thread runs what is under
+/// it. Under a comparison of threadIdx each tensor copy goes through a loop over the warp's lanes.
+/// Source: PTX ISA, "elect.sync".
+__device__ __forceinline__ bool acts_for_warp(int warp) {
+  if (warp_uniform(static_cast<int>(threadIdx.x) / 32) != warp) return false;
+  std::uint32_t elected = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xFFFFFFFF;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 /// `value`, which the compiler does not work out again where it is used. ptxas may still read a
 /// kernel's parameter again.
 template <class Value>

@@ -37,18 +37,18 @@ __device__ __forceinline__ int first_unit() {
   return Cfg::kAlternates ? 0 : static_cast<int>(threadIdx.x) / 128 * (kWgmmaRows / kMmaRows);
 }
 
-// One box of weights: unit `unit`, columns from k.
+// One box of weights, columns from k, `last` its last coordinate.
 template <bool kGated>
-__device__ __forceinline__ void copy_box(const Params& p, char* to, int k, int unit,
+__device__ __forceinline__ void copy_box(const Params& p, char* to, int k, int last,
                                          std::uint64_t& full, std::uint64_t policy) {
   if constexpr (!kGated) {
-    const std::int32_t at[5] = {k, unit * kMmaRows};
+    const std::int32_t at[5] = {k, last};
     ptx::tensor_copy<2>(to, p.w_down_map, at, full, policy);
   } else if (p.pair.rank == 4) {
-    const std::int32_t at[5] = {k, 0, 0, p.pair.last_coordinate(unit)};
+    const std::int32_t at[5] = {k, 0, 0, last};
     ptx::tensor_copy<4>(to, p.w_pair_map, at, full, policy);
   } else {
-    const std::int32_t at[5] = {k, 0, 0, 0, p.pair.last_coordinate(unit)};
+    const std::int32_t at[5] = {k, 0, 0, 0, last};
     ptx::tensor_copy<5>(to, p.w_pair_map, at, full, policy);
   }
 }
@@ -70,6 +70,8 @@ __device__ __forceinline__ void stream_boxes(const Params& p, const Smem<Cfg>& s
   const bool has_norm = Cfg::kNorm && __any_sync(0xFFFFFFFFU, is_norm);
   for (int b = 0; b < phase.blocks; ++b) {
     const UnitRange block = phase.block(b);
+    const int first = block.begin + unit;
+    const int last = ptx::held(kGated ? p.pair.last_coordinate(first) : first * kMmaRows);
     for (int c = phase.chunks.begin; c < phase.chunks.end; ++c) {
       // A stage is whole: outside the matrix boxes read as 0.
       const bool mine = unit < block.size() && span < Cfg::kSpans;
@@ -83,7 +85,7 @@ __device__ __forceinline__ void stream_boxes(const Params& p, const Smem<Cfg>& s
       __syncwarp();
       if (mine) {
         copy_box<kGated>(p, smem.weights(ring.stage) + offset,
-                         c * Cfg::kDepth + span * kSpanColumns, block.begin + unit, full, policy);
+                         c * Cfg::kDepth + span * kSpanColumns, last, full, policy);
       }
       if constexpr (Cfg::kNorm) {
         if (is_norm) {

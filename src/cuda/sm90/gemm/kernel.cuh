@@ -56,7 +56,6 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sh
   }
   for (int t = blockIdx.x / Cfg::kCluster; t < p.order.tiles; t += clusters) {
     const Tile tile = tile_at<Cfg>(p.order, t);
-    const TileWeights weights = tile_weights<Cfg>(p, tile, rank);
     const InputTile input(p.m, first_row<Cfg>(tile, rank), kTileM);
     const CUtensorMap& x = Cfg::kTransposedA ? p.x : input.map(p.x, p.x_tail, kTileM);
     const CUtensorMap& x2 = input.map(p.x2, p.x2_tail, kTileM);
@@ -77,7 +76,7 @@ __device__ __forceinline__ void produce(const GemmParams& p, const Smem<Cfg>& sh
       ptx::mbarrier_arrive_expect_bytes(full, stage_bytes);
       const bool second = Cfg::kProducts == 2 && k >= k_blocks / 2;
       const int k0 = (second ? k - k_blocks / 2 : k) * kTileK;
-      load_weights<Cfg>(p, second ? p.w2 : p.w, smem, ring.stage, k0, weights);
+      load_weights<Cfg>(p, second ? p.w2 : p.w, smem, ring.stage, k0, tile, rank);
       if (!waited) {  // x comes from the kernel before this one; static weights do not
         ptx::wait_for_prerequisites();
         waited = true;
@@ -139,7 +138,6 @@ __device__ __forceinline__ void put_outputs(const GemmParams& p, char* out, Tile
 template <class Cfg>
 __device__ __forceinline__ void consume_pingpong(const GemmParams& p, const Smem<Cfg>& smem,
                                                  int consumer, int rank) {
-  const bool leader = threadIdx.x % 128 == 0;
   if (consumer == 1) ptx::named_barrier_arrive(kOutTileBarrier + 0, 256);
   // NOTE: by its length the compiler would call it, with the sums in memory.
   const auto finish = [&](int, int t, float(&d)[2][Cfg::kTileN / 2])
@@ -151,7 +149,7 @@ __device__ __forceinline__ void consume_pingpong(const GemmParams& p, const Smem
     ptx::named_barrier_arrive(kOutTileBarrier + (consumer ^ 1), 256);
   };
   pingpong<Cfg>(p, smem, consumer, rank, finish);
-  if (leader) ptx::bulk_wait();
+  if (threadIdx.x % 128 == 0) ptx::bulk_wait();
 }
 
 template <class Cfg>
@@ -211,9 +209,9 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(const __grid_constant__ Gemm
   }
   if (warpgroup == 2) {
     ptx::give_registers<Cfg::kProducerRegisters>();
-    if (threadIdx.x == 256) produce<Cfg>(p, smem, rank);
+    if (ptx::acts_for_warp(8)) produce<Cfg>(p, smem, rank);
     if constexpr (Cfg::kGateGrad) {
-      if (threadIdx.x == 288) fetch_pieces<Cfg>(p, smem, rank);
+      if (ptx::acts_for_warp(9)) fetch_pieces<Cfg>(p, smem, rank);
     }
     __syncwarp();
   } else {

@@ -83,39 +83,15 @@ __device__ __forceinline__ void copy_to_all(char* to, const CUtensorMap& map,
   }
 }
 
-// What stays the same for all stages of a tile's weights. NOTE: a producer that works it out for
-// each stage does not keep up with tiles of 128 x 128: they took 3 to 12 % longer.
-struct TileWeights {
-  Tile tile;
-  int rank;
-  int first_row = 0;
-  int dims = 0;             // PairWalk's rank
-  int groups_a_copy = 0;    // PairWalk's
-  int last_coordinate = 0;  // of the first copy
-};
-
-template <class Cfg>
-__device__ __forceinline__ TileWeights tile_weights(const GemmParams& p, Tile tile, int rank) {
-  constexpr int kRows = Cfg::kTileN / Cfg::kWeightParts;
-  TileWeights w{tile, rank};
-  w.first_row = ptx::held(tile.n * Cfg::kTileN + rank * kRows);
-  if constexpr (!Cfg::kTransposedB && Cfg::kKind != GemmKind::kDown) {
-    w.dims = ptx::held(p.pair.rank);
-    w.groups_a_copy = ptx::held(p.pair.groups_a_copy);
-    w.last_coordinate = ptx::held(p.pair.last_coordinate(w.first_row / 16));
-  }
-  return w;
-}
-
 // This CTA's share of one stage of B, sent to every CTA that shares it, under a cache policy if one
 // is given.
 template <class Cfg, class... Policy>
 __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensorMap& map,
-                                             const Smem<Cfg>& smem, int stage, int k,
-                                             const TileWeights& weights, Policy... policy) {
+                                             const Smem<Cfg>& smem, int stage, int k, Tile tile,
+                                             int rank, Policy... policy) {
   constexpr int kParts = Cfg::kWeightParts;
   constexpr int kRows = Cfg::kTileN / kParts;
-  const auto& [tile, rank, first_row, dims, groups_a_copy, last_coordinate] = weights;
+  const int first_row = tile.n * Cfg::kTileN + rank * kRows;
   char* to = smem.b(stage) + rank * kRows * kTileK * 2;
   std::uint64_t& full = smem.full(stage);
   if constexpr (Cfg::kTransposedB) {  // boxes of 64 columns; each CTA brings its share of their
@@ -128,22 +104,20 @@ __device__ __forceinline__ void load_weights(const GemmParams& p, const CUtensor
       const std::int32_t at[5] = {first_col<Cfg>(tile) + box * kColumnBox, k + rank * kDepth};
       copy_to_all<kParts, 2>(rows + box * kBoxBytes, map, at, full, policy...);
     }
-  } else if (Cfg::kKind == GemmKind::kDown || dims == 2) {
+  } else if (Cfg::kKind == GemmKind::kDown || p.pair.rank == 2) {
     const std::int32_t at[5] = {k, first_row};
     copy_to_all<kParts, 2>(to, map, at, full, policy...);
   } else {
-    const auto copy = [&](char* part, int last) {
-      if (dims == 4) {
+    for (int i = 0; i < kRows / 16; i += p.pair.groups_a_copy) {  // 8 gate and 8 up rows each
+      char* part = to + i * 16 * kTileK * 2;
+      const int last = p.pair.last_coordinate(first_row / 16 + i);
+      if (p.pair.rank == 4) {
         const std::int32_t at[5] = {k, 0, 0, last};
         copy_to_all<kParts, 4>(part, map, at, full, policy...);
       } else {
         const std::int32_t at[5] = {k, 0, 0, 0, last};
         copy_to_all<kParts, 5>(part, map, at, full, policy...);
       }
-    };
-    copy(to, last_coordinate);
-    for (int i = groups_a_copy; i < kRows / 16; i += groups_a_copy) {  // 8 gate and 8 up rows each
-      copy(to + i * 16 * kTileK * 2, p.pair.last_coordinate(first_row / 16 + i));
     }
   }
 }

@@ -67,10 +67,9 @@ __device__ __forceinline__ void produce_share(const GemmParams& p, const Smem<Cf
                                               const Share<Cfg>& share) {
   const InputTile input(p.m, share.row0(), kTileM);
   const CUtensorMap& x = input.map(p.x, p.x_tail, kTileM);
-  const TileWeights weights = tile_weights<Cfg>(p, share.tile, /*rank=*/0);
   const auto load_columns = [&](int stage, int k) {
     ptx::mbarrier_arrive_expect_bytes(smem.full(stage), Cfg::kBBytes + input.stage_bytes());
-    load_weights<Cfg>(p, p.w, smem, stage, k * kTileK, weights);
+    load_weights<Cfg>(p, p.w, smem, stage, k * kTileK, share.tile, /*rank=*/0);
   };
   const int early = p.weights_static != 0 ? min(Cfg::kStages, share.end - share.begin) : 0;
   for (int i = 0; i < early; ++i) load_columns(i, share.begin + i);
@@ -178,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, 1) split_k(const __grid_constant__ S
   ptx::launch_dependents();
   if (warpgroup == Cfg::kConsumers) {
     ptx::give_registers<Cfg::kProducerRegisters>();
-    if (threadIdx.x == Cfg::kConsumers * 128) produce_share<Cfg>(p.gemm, smem, share);
+    if (ptx::acts_for_warp(Cfg::kConsumers * 4)) produce_share<Cfg>(p.gemm, smem, share);
     __syncwarp();
   } else {
     ptx::take_registers<Cfg::kConsumerRegisters>();

@@ -56,7 +56,6 @@ struct UnitCursor {
   int k;      // unit of the tile
   int rank;   // in the cluster
   Tile tile;
-  TileWeights weights;
 
   __device__ __forceinline__ UnitCursor(const StreamKParams& p, int unit, int cta)
       : index(unit / p.schedule.k_units), k(unit % p.schedule.k_units), rank(cta) {
@@ -73,7 +72,6 @@ struct UnitCursor {
   __device__ __forceinline__ void set_tile(const StreamKParams& p) {
     tile = tile_at(p.gemm.order, index, p.gemm.order.cut.whole);
     if constexpr (Cfg::kCluster > 1) tile.n = tile.n * Cfg::kCluster + rank;
-    weights = tile_weights<Cfg>(p.gemm, tile, /*rank=*/0);
   }
 };
 
@@ -97,7 +95,7 @@ __device__ __forceinline__ void load_columns(const StreamKParams& p, const Smem<
                                              std::uint64_t policy) {
   const int bytes = Cfg::kBBytes + input_tile<Cfg>(p, at.tile).stage_bytes(Cfg::kInputParts);
   ptx::mbarrier_arrive_expect_bytes(smem.full(stage), bytes);
-  load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.weights, policy);
+  load_weights<Cfg>(p.gemm, p.gemm.w, smem, stage, at.k * kTileK, at.tile, /*rank=*/0, policy);
 }
 
 // The ring is filled with weights before the wait for x, where no one writes them.
@@ -432,7 +430,7 @@ __global__ void __launch_bounds__(Cfg::kThreads, 1)
   const int consumer = warpgroup_index();
   if (consumer == Cfg::kConsumers) {
     ptx::give_registers<Cfg::kProducerRegisters>();
-    if (threadIdx.x == Cfg::kConsumers * 128) produce_stream<Cfg>(p, smem, worker, rank);
+    if (ptx::acts_for_warp(Cfg::kConsumers * 4)) produce_stream<Cfg>(p, smem, worker, rank);
     __syncwarp();
   } else {
     ptx::take_registers<Cfg::kConsumerRegisters>();
