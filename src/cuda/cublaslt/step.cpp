@@ -133,6 +133,8 @@ double product_us(const Problem& p, const Device& device) {
   constexpr double kElementPs = 24.4;
   constexpr double kFewTokensElementPs = 22.6;  // its tiles come in eights of tokens, these do not
   constexpr std::int64_t kFewTokens = 384;
+  constexpr std::int64_t kTallTokens = 304;  // more than 256 that one tile has
+  constexpr double kTallElementPs = 26.5;    // 40 gate_ups of 272 to 384 tokens on an H200
   constexpr double kLaunchUs = 0.87;
   constexpr double kMemoryUs = 2.94;
   constexpr double kSplitUs = 0.84;
@@ -152,18 +154,20 @@ double product_us(const Problem& p, const Device& device) {
   const double sums = 4 * m * n * 1e-6;
   const double element_ps = p.m < kFewTokens ? kFewTokensElementPs : kElementPs;
   double best = std::numeric_limits<double>::infinity();
-  for (const auto& [rows, cols] : kTiles) {
+  const auto consider = [&](int rows, int cols, double ps) {
     for (const int split : kSplits) {
       if (split > 1 && k / split < kLeastSplitK) break;
       const double waves =
           std::ceil(std::ceil(m / rows) * std::ceil(n / cols) * split / device.sm_count);
       const double steps = 64 * std::ceil(k / split / 64);
-      const double multiply = waves * steps * (rows + cols) * element_ps * 1e-6;
+      const double multiply = waves * steps * (rows + cols) * ps * 1e-6;
       const double reduce = split == 1 ? 0 : kSplitUs + 2 * split * sums / kSplitMegabytesAUs;
       if (std::max(multiply, memory) + reduce >= best) continue;  // spares most powers
       best = std::min(best, sm90::gemm::longer_us(multiply, memory, 8) + reduce);
     }
-  }
+  };
+  for (const auto& [rows, cols] : kTiles) consider(rows, cols, element_ps);
+  if (p.m > 256 && p.m <= kTallTokens) consider(static_cast<int>(p.m), 128, kTallElementPs);
   const double after = gate_up            ? 2 * kGateUsAMegabyte * sums
                        : sum_bytes(p) > 0 ? kAddUs + kAddUsAMegabyte * sums
                                           : 0;

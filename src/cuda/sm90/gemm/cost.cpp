@@ -2,7 +2,6 @@
 // How long a tiling takes a shape, by a model: docs/kernels/gate_up.md, section 9.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "cuda/sm90/gemm/table.hpp"
 
@@ -29,18 +28,14 @@ constexpr Chip kH200{15.0, 1.30, 2.27, 36.3, 68.5, 4.6};
 
 const Chip& chip_of(const GemmShape& shape) { return shape.narrow_l2 ? kH100 : kH200; }
 
-// A copy of weights stays inside a block of gate or up, or takes whole ones (make_pair_view), and a
-// producer issues one in a tenth of a microsecond, as long as a stage takes for 37 weight rows.
-// Three a stage took 1.09 to 1.24 of the time of one under 192 rows, five 1.5 under 160, seven 1.3
-// under 224.
+// A copy of weights stays inside a block of gate or up, or takes whole ones (make_pair_view). Three
+// to seven copies a stage took 1.0 to 1.16 of the time of one, six tilings of 1024 tokens.
 double small_copies(const GemmShape& shape, const Tiling& t) {
+  constexpr double kSeveral = 1.08;
   const std::int64_t groups = t.tile_n / 16 / t.weight_parts();
   if (shape.block_groups <= 1) return 1;
   if (shape.turns && longest_run(t) % shape.block_groups == 0) return 1;  // one plain copy
-  if (groups % shape.block_groups == 0) return 1;
-  const std::int64_t copies = groups / std::gcd(groups, shape.block_groups);
-  constexpr double kCopyRows = 37;  // and one copy of x
-  return copies == 1 ? 1 : std::max(1.15, kCopyRows * static_cast<double>(copies + 1) / t.tile_n);
+  return groups % shape.block_groups == 0 || shape.block_groups % groups == 0 ? 1 : kSeveral;
 }
 
 double factor_of(Pitch pitch, double split_line, double split_sector) {
