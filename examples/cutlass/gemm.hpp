@@ -45,7 +45,7 @@ enum class Act : std::uint8_t {
   kTakeGate
 };
 
-/// out = epilogue(a · bᵀ): a [M, K] and b [N, K], row-major and contiguous.
+/// out[l] = epilogue(a[l] · b[l]ᵀ): a [L, M, K] and b [L, N, K], row-major and contiguous.
 struct Call {
   int m = 0;
   int n = 0;
@@ -54,8 +54,10 @@ struct Call {
   const void* b = nullptr;
   const void* a_scales = nullptr;  // read by instances with scales only: Instance::scale_offsets
   const void* b_scales = nullptr;
-  void* out = nullptr;
+  void* out = nullptr;                   // null: kGated* of capability 9 store nothing
   std::int64_t out_stride = 0;           // elements from row to row
+  int batches = 1;                       // L; of instances without scales
+  std::int64_t out_batch_stride = 0;     // elements from batch to batch
   const float* bias = nullptr;           // [N]; read by instances with a bias only
   const float* token_scales = nullptr;   // [M]; read by kReducedBf16 and kScaledBf16
   const float* column_scales = nullptr;  // [N]; read by kScaledBf16

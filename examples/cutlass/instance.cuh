@@ -208,7 +208,7 @@ struct Epilogue {
     auto& node = args.thread.op_1;
     set_node<C>(node, call);
     node.ptr = static_cast<Element*>(call.out);
-    node.stride = cute::make_stride(call.out_stride, cute::_1{}, int64_t(0));
+    node.stride = cute::make_stride(call.out_stride, cute::_1{}, call.out_batch_stride);
   }
 };
 
@@ -228,7 +228,7 @@ struct Epilogue<C, true, 10> {
     set_wide<C>(args.thread.op_0, call);
     set_node<C>(args.thread.op_1, call);
     args.ptr_D = static_cast<ElementD*>(call.out);
-    args.dD = cute::make_stride(2 * call.out_stride, cute::_1{}, int64_t(0));
+    args.dD = cute::make_stride(2 * call.out_stride, cute::_1{}, 2 * call.out_batch_stride);
   }
 };
 
@@ -245,7 +245,7 @@ struct Epilogue<C, false, kCapability> {
     args.thread.alpha = 1;
     args.thread.beta = 0;
     args.ptr_D = static_cast<ElementD*>(call.out);
-    args.dD = cute::make_stride(call.out_stride, cute::_1{}, int64_t(0));
+    args.dD = cute::make_stride(call.out_stride, cute::_1{}, call.out_batch_stride);
   }
 };
 
@@ -265,7 +265,7 @@ struct ChainEpilogue {
     args.thread.op_0.op_0.scalars[0] = call.scale;
     args.thread.op_0.op_2.ptr_row = call.bias;
     args.ptr_D = static_cast<ElementD*>(call.out);
-    args.dD = cute::make_stride(call.out_stride, cute::_1{}, int64_t(0));
+    args.dD = cute::make_stride(call.out_stride, cute::_1{}, call.out_batch_stride);
   }
 };
 
@@ -307,7 +307,7 @@ struct ReducedEpilogue {
     sum.op_1.op_0.scalars[0] = call.scale;
     sum.op_2.ptr_row = call.bias;
     args.ptr_D = static_cast<ElementD*>(call.out);
-    args.dD = cute::make_stride(call.out_stride, cute::_1{}, int64_t(0));
+    args.dD = cute::make_stride(call.out_stride, cute::_1{}, call.out_batch_stride);
   }
 };
 
@@ -348,11 +348,11 @@ class GemmOf final : public Gemm {
   [[nodiscard]] bool init(const Call& call) {
     typename Adapter::Arguments args{};
     args.mode = gemm::GemmUniversalMode::kGemm;
-    args.problem_shape = {call.m, call.n, call.k, 1};
+    args.problem_shape = {call.m, call.n, call.k, call.batches};
     args.mainloop.ptr_A = static_cast<const typename In::Stored*>(call.a);
-    args.mainloop.dA = cute::make_stride(int64_t(call.k), cute::_1{}, int64_t(0));
+    args.mainloop.dA = cute::make_stride(int64_t(call.k), cute::_1{}, int64_t(call.m) * call.k);
     args.mainloop.ptr_B = static_cast<const typename In::Stored*>(call.b);
-    args.mainloop.dB = cute::make_stride(int64_t(call.k), cute::_1{}, int64_t(0));
+    args.mainloop.dB = cute::make_stride(int64_t(call.k), cute::_1{}, int64_t(call.n) * call.k);
     if constexpr (kHasScales<C::input>) {
       using Scale = typename In::Element::ScaleFactorType;
       args.mainloop.ptr_SFA = static_cast<const Scale*>(call.a_scales);

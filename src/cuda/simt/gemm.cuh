@@ -27,6 +27,8 @@ struct GemmCfg {
   static constexpr int kThreadsPerRow = kCols / kColsPerThread;
   static constexpr int kThreadRows = kThreads / kThreadsPerRow;
   static constexpr int kRowsPerThread = kRows / kThreadRows;
+  static constexpr int kSums = kRowsPerThread * kColsPerThread;   // of a thread
+  static constexpr int kResident = kDual && kRows == 64 ? 2 : 3;  // CTAs that registers leave an SM
   static constexpr int kPad = 4;  // floats: spreads one row's k over the banks, keeps 16 bytes
 
   static_assert(kCols % kColsPerThread == 0 && kThreads % kThreadsPerRow == 0,
@@ -85,7 +87,8 @@ __device__ __forceinline__ void finish(const GemmParams& p, std::int64_t i, std:
 /// A CTA walks tiles t, t + gridDim.x, …: row tiles first, so that a column tile of the weights is
 /// read from L2 by the CTAs that share it, and no grid dimension limits the shape.
 template <class Cfg>
-__global__ void __launch_bounds__(kThreads) gemm(const __grid_constant__ GemmParams p) {
+__global__ void __launch_bounds__(kThreads, Cfg::kResident)
+    gemm(const __grid_constant__ GemmParams p) {
   __shared__ float a[Cfg::kDepth][Cfg::kRows + Cfg::kPad];
   __shared__ float b[Cfg::kDepth][Cfg::kCols + Cfg::kPad];
   __shared__ float b_up[Cfg::kDual ? Cfg::kDepth : 1][Cfg::kCols + Cfg::kPad];
@@ -96,8 +99,8 @@ __global__ void __launch_bounds__(kThreads) gemm(const __grid_constant__ GemmPar
   for (std::int64_t t = blockIdx.x; t < row_tiles * col_tiles; t += gridDim.x) {
     const std::int64_t row0 = t % row_tiles * Cfg::kRows;
     const std::int64_t col0 = t / row_tiles * Cfg::kCols;
-    float sum[Cfg::kRowsPerThread][Cfg::kColsPerThread] = {};
-    float sum_up[Cfg::kRowsPerThread][Cfg::kColsPerThread] = {};
+    float sum[Cfg::kSums] = {};
+    float sum_up[Cfg::kSums] = {};
     for (int product = 0; product < p.products; ++product) {
       for (std::int64_t k0 = 0; k0 < p.depth; k0 += Cfg::kDepth) {
         copy_tile<Cfg::kRows, Cfg::kDepth, Cfg::kPad>(a, p.a[product], row0, p.rows, k0, p.depth);
@@ -114,21 +117,29 @@ __global__ void __launch_bounds__(kThreads) gemm(const __grid_constant__ GemmPar
 #pragma unroll
             for (int j = 0; j < Cfg::kColsPerThread; ++j) {
               const int col = thread_col * Cfg::kColsPerThread + j;
-              sum[i][j] = fmaf(left, b[k][col], sum[i][j]);
-              if constexpr (Cfg::kDual) sum_up[i][j] = fmaf(left, b_up[k][col], sum_up[i][j]);
+              float& own = sum[i * Cfg::kColsPerThread + j];
+              own = fmaf(left, b[k][col], own);
+              if constexpr (Cfg::kDual) {
+                float& own_up = sum_up[i * Cfg::kColsPerThread + j];
+                own_up = fmaf(left, b_up[k][col], own_up);
+              }
             }
           }
         }
         __syncthreads();  // all 256 read the tiles; the next step may overwrite them
       }
     }
+    // NOTE: one body for all elements of a thread. With one for each, their gates took four fifths
+    // of the compile time and 0.8 MB. Registers have no index: the sums go on by one.
+#pragma unroll 1
+    for (int at = 0; at < Cfg::kSums; ++at) {
+      const std::int64_t row = row0 + thread_row * Cfg::kRowsPerThread + at / Cfg::kColsPerThread;
+      const std::int64_t col = col0 + thread_col * Cfg::kColsPerThread + at % Cfg::kColsPerThread;
+      if (row < p.rows && col < p.cols) finish(p, row, col, sum[0], sum_up[0]);
 #pragma unroll
-    for (int i = 0; i < Cfg::kRowsPerThread; ++i) {
-#pragma unroll
-      for (int j = 0; j < Cfg::kColsPerThread; ++j) {
-        const std::int64_t row = row0 + thread_row * Cfg::kRowsPerThread + i;
-        const std::int64_t col = col0 + thread_col * Cfg::kColsPerThread + j;
-        if (row < p.rows && col < p.cols) finish(p, row, col, sum[i][j], sum_up[i][j]);
+      for (int next = 1; next < Cfg::kSums; ++next) {
+        sum[next - 1] = sum[next];
+        sum_up[next - 1] = sum_up[next];
       }
     }
   }
