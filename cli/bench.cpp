@@ -15,6 +15,7 @@
 #include "cli/random.hpp"
 #include "cli/work.hpp"
 #include "harness/checkpoint_bench.hpp"
+#include "harness/checkpoint_files.hpp"
 #include "harness/provenance.hpp"
 #include "harness/regret.hpp"
 
@@ -177,6 +178,16 @@ std::string chain_of(const BenchArguments& args, Backend backend) {
   return args.random.op == "gate_up" ? "cublaslt+act" : "cublaslt_chain";
 }
 
+// What is read and must not be replaced.
+Expected<std::vector<std::string>> inputs_of(const BenchArguments& args, const Context& context) {
+  std::vector<std::string> inputs{args.work.file, context.tune_cache};
+  if (args.work.checkpoint.empty() || args.json.empty()) return inputs;
+  const auto files = harness::open_checkpoint_files(args.work.checkpoint);
+  if (!files) return files.error();
+  inputs.insert(inputs.end(), files->paths.begin(), files->paths.end());
+  return inputs;
+}
+
 int bench(const BenchArguments& args, const Context& context) {
   if (const Status s = check_arguments(args, context); !s) return fail(s.error());
   const bool random = args.random.count > 0;
@@ -186,10 +197,9 @@ int bench(const BenchArguments& args, const Context& context) {
     return fail(kUsage, "bench: wanted cases, --file, --model or --random, or else --checkpoint");
   }
   // Found out now, not after minutes of measuring.
-  if (const Status s = harness::check_writable(args.json, {args.work.file, args.work.checkpoint});
-      !s) {
-    return fail(s.error());
-  }
+  const auto inputs = inputs_of(args, context);
+  if (!inputs) return fail(inputs.error());
+  if (const Status s = harness::check_writable(args.json, *inputs); !s) return fail(s.error());
   const auto rig = harness::open_rig(context.device, context.limits());
   if (!rig) return fail_device(rig.error(), context.device);
   if (const Status s = check_device_options(context, (*rig)->device().backend); !s) {

@@ -60,8 +60,10 @@ void add_device_option(CLI::App& verb, Context& context, const std::string& or_e
 
 void add_kernel_options(CLI::App& verb, Context& context) {
   verb.add_option("--variant", context.variant,
-                  "Force this variant, see `sluice list variants` (SLUICE_VARIANT)");
-  verb.add_option("--config", context.config, "Force this config of the variant (see explain)");
+                  "Force this variant, see `sluice list variants` (SLUICE_VARIANT)")
+      ->check(named("a variant"));
+  verb.add_option("--config", context.config, "Force this config of the variant (see explain)")
+      ->check(named("a config"));
   verb.add_flag("--experimental", context.experimental,
                 "Also variants that were compiled and never run");
   add_threads_option(verb, context);
@@ -80,9 +82,12 @@ void add_tune_cache_option(CLI::App& verb, Context& context) {
                   "File of tuned choices, as `sluice tune` keeps them (SLUICE_TUNE_CACHE)");
 }
 
-CLI::Validator named() {
+CLI::Validator named(const std::string& what) {
   return CLI::Validator(
-      [](const std::string& text) { return text.empty() ? "got nothing, wanted a path" : ""; }, "");
+      [what](const std::string& text) {
+        return text.empty() ? "got nothing, wanted " + what : std::string();
+      },
+      "");
 }
 
 CLI::Validator integer(std::uint64_t least, std::uint64_t most) {
@@ -256,7 +261,12 @@ Expected<std::vector<std::string>> read_problem_file(const std::string& path) {
                         "%s: cannot be read to its end: wanted lines of less than %zu bytes",
                         path.c_str(), kLongest);
     }
-    line.resize(std::strlen(line.c_str()));
+    line.resize(static_cast<std::size_t>(file.gcount()));
+    if (!file.eof() && !line.empty()) line.pop_back();  // the end of the line, which is counted
+    if (line.find('\0') != std::string::npos) {
+      return make_error(ErrorCode::kInvalidArgument, "%s: holds a zero byte, wanted text",
+                        path.c_str());
+    }
     line.erase(std::min(line.find('#'), line.size()));
     const std::size_t first = line.find_first_not_of(" \t\r");
     if (first == std::string::npos) continue;

@@ -86,8 +86,8 @@ void add_tune_cache_option(CLI::App& verb, Context& context);
 /// Accepts finite numbers above 0, and 0 itself with `or_zero`; the message says so.
 [[nodiscard]] CLI::Validator positive(bool or_zero = false);
 
-/// Accepts a path that is not empty, as an unset variable leaves it.
-[[nodiscard]] CLI::Validator named();
+/// Accepts what is not empty, as an unset variable leaves it; the message says what was wanted.
+[[nodiscard]] CLI::Validator named(const std::string& what = "a path");
 
 /// The exit code for an error of the library.
 [[nodiscard]] int exit_code(const Error& error) noexcept;

@@ -89,7 +89,7 @@ int verify(const VerifyArguments& args, const Context& context) {
     cases.push_back(*parsed);
     if (args.seed != 0) cases.back().seed = args.seed;
   }
-  if (foreign) return verify_foreign(args.foreign, cases, args.seed, context);
+  if (foreign) return verify_foreign(args.foreign, cases, args.file, args.seed, context);
   const auto rig = harness::open_rig(context.device, context.limits());
   if (!rig) return fail_device(rig.error(), context.device);
   if (const Status s = check_device_options(context, (*rig)->device().backend); !s) {

@@ -117,8 +117,8 @@ CLI::Option* add_foreign_options(CLI::App& verb, ForeignArguments& args, const C
 }
 
 int verify_foreign(const ForeignArguments& args, std::vector<harness::Case> cases,
-                   std::uint64_t seed, const Context& context) {
-  if (const Status writable = harness::check_writable(args.json, {args.library}); !writable) {
+                   const std::string& file, std::uint64_t seed, const Context& context) {
+  if (const Status writable = harness::check_writable(args.json, {args.library, file}); !writable) {
     return fail(writable.error());
   }
   // Before the library, whose runtimes may choose a device of their own.

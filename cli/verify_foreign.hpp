@@ -21,9 +21,10 @@ struct ForeignArguments {
 CLI::Option* add_foreign_options(CLI::App& verb, ForeignArguments& args, const Context& context);
 
 /// Checks the cases, or without any the tests' own of every operator that there is a kernel for,
-/// with this seed where it is not 0. Prints a report for each case (in a list of the tests' own for
-/// those that failed or were skipped), and the counts by operator. Returns the exit code.
+/// with this seed where it is not 0; `file` is where the cases are from, or "". Prints a report for
+/// each case (in a list of the tests' own for those that failed or were skipped), and the counts by
+/// operator. Returns the exit code.
 int verify_foreign(const ForeignArguments& args, std::vector<harness::Case> cases,
-                   std::uint64_t seed, const Context& context);
+                   const std::string& file, std::uint64_t seed, const Context& context);
 
 }  // namespace sluice::cli

@@ -136,14 +136,16 @@ void add_work_options(CLI::App& verb, WorkArguments& args) {
                   "Model presets (see `sluice list models`); all: each of their shapes once")
       ->delimiter(',');
   verb.add_option("--checkpoint", args.checkpoint,
-                  "All MLPs of a safetensors file, an index.json or a folder that holds one");
+                  "All MLPs of a safetensors file, an index.json or a folder that holds one")
+      ->check(named());
   verb.add_option("--tokens", args.token_words,
                   "M, for --model and --checkpoint; also ranges: 1-64,128")
       ->delimiter(',')
       ->check(token_range())
       ->each([&args](const std::string&) { args.tokens_given = true; })
       ->capture_default_str();
-  verb.add_option("--dtype", args.dtype, "bf16, fp16, fp32 or x/w/y, added to every problem");
+  verb.add_option("--dtype", args.dtype, "bf16, fp16, fp32 or x/w/y, added to every problem")
+      ->check(named("a type"));
   verb.add_option("--tp", args.tp, "Tensor-parallel sizes of --model: H is divided by each")
       ->delimiter(',')
       ->check(at_least(1))

@@ -215,6 +215,12 @@ Status place(Case& c) {
     }
     p.alignment_bytes = offset & -offset;  // its largest power of two, below the default
   }
+  const auto stays = [](const OperandSpec& s) {
+    return s.access == Access::kReadWrite || (s.access == Access::kWrite && s.required);
+  };
+  if (c.minimal && std::none_of(specs.begin(), specs.end(), stays)) {
+    return make_error(kBad, "case: token \"minimal\": leaves %s no output", to_string(p.op));
+  }
   if (c.in_place) {
     const bool gradient =
         p.op == Op::kGateMulGrad || p.op == Op::kGateUpGrad || (p.save_dg_du && !p.recompute);

@@ -80,6 +80,7 @@ Status add_shard(CheckpointFiles& files, const std::string& path, const WeightMa
       files.tensors.emplace(tensor, *view);
     }
   }
+  files.paths.push_back(path);
   files.shards.push_back(*std::move(opened));
   return {};
 }
@@ -89,6 +90,7 @@ Status add_indexed(CheckpointFiles& files, const fs::path& index) {
   if (!image) return image.error();
   const Expected<WeightMap> weight_map = parse_weight_map(image->text(), index.string());
   if (!weight_map) return weight_map.error();
+  files.paths.push_back(index.string());
   std::vector<std::string> shards;
   for (const auto& entry : *weight_map) shards.push_back(entry.second);
   std::sort(shards.begin(), shards.end());
@@ -215,6 +217,7 @@ Expected<CheckpointFiles> open_checkpoint_files(const std::string& path) {
     if (!image) return image.error();
     Expected<json> document = parse_json(image->text(), config.string());
     if (!document) return document.error();
+    files.paths.push_back(config.string());
     files.config = *std::move(document);
   }
   return files;

@@ -25,8 +25,9 @@ using WeightMap = std::map<std::string, std::string, std::less<>>;
 
 /// The opened files of a checkpoint and where each tensor is. Views stay valid while `shards` live.
 struct CheckpointFiles {
-  std::string source;  ///< the path that was opened, for messages
-  std::string stem;    ///< a short name of the model out of that path
+  std::string source;              ///< the path that was opened, for messages
+  std::string stem;                ///< a short name of the model out of that path
+  std::vector<std::string> paths;  ///< of all files that were read
   std::vector<SafeTensors> shards;
   std::map<std::string, TensorView, std::less<>> tensors;
   nlohmann::json config = nlohmann::json::object();  ///< config.json, or {} where there is none

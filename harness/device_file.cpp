@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "harness/device_file.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -34,11 +36,28 @@ Status read(const json& given, const char* field, bool required, T& out) {
   return {};
 }
 
+constexpr std::string_view kFields[] = {"backend",
+                                        "name",
+                                        "compute_capability",
+                                        "sm_count",
+                                        "l2_bytes",
+                                        "memory_bytes",
+                                        "smem_per_block_bytes",
+                                        "memory_bytes_per_second",
+                                        "driver_version",
+                                        "runtime_version",
+                                        "cublaslt_version"};
+
 }  // namespace
 
 Expected<Device> parse_device(std::string_view text) {
   const json given = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!given.is_object()) return bad("file", "one JSON object");
+  for (const auto& [field, value] : given.items()) {
+    if (std::find(std::begin(kFields), std::end(kFields), field) == std::end(kFields)) {
+      return bad(field.c_str(), "a field that is known");  // an optional one, misspelt
+    }
+  }
   if (given.value("backend", json()) != "cuda") return bad("backend", "\"cuda\"");
   const auto name = given.find("name");
   if (name == given.end() || !name->is_string()) return bad("name", "a text");

@@ -132,7 +132,7 @@ struct Plan {
   std::array<PlannedStep, kMaxSteps> steps{};
   int step_count = 0;
   ChoiceSource source = ChoiceSource::kHeuristic;
-  int threads = 1;                      ///< CPU: threads that run() will use
+  int threads = 1;                      ///< CPU: that run() may use; its own are at most 512
   Executor executor{};                  ///< CPU: whose
   ScratchParts<std::size_t> scratch{};  ///< offsets into what lies behind the workspace's header
   std::size_t workspace_bytes = 0;      ///< what run() needs: 0, or a multiple of 256
@@ -175,7 +175,7 @@ struct Peers {
   void* buffers[kMaxRanks]{};      ///< of rank r as this device addresses it; multiples of 256
   std::size_t bytes = 0;           ///< of each: at least Plan::peer_bytes, a multiple of 512; the
                                    ///< same on all ranks, for as long as the header lives
-  std::int64_t time_limit_us = 0;  ///< 0: no limit
+  std::int64_t time_limit_us = 0;  ///< 0: no limit; at most 2^63 / 1000
   bool share_device = false;       ///< ranks share a GPU (virtual ranks): the kernel behind does
                                    ///< not start early, as it could keep a peer's from starting
 };

@@ -290,7 +290,7 @@ typedef struct sluice_peers {
   void* buffers[SLUICE_MAX_RANKS];  ///< of rank r as this device addresses it; multiples of 256
   size_t bytes;           ///< of each: at least sluice_plan_peer_bytes, a multiple of 512; the same
                           ///< on all ranks, for as long as the header lives
-  int64_t time_limit_us;  ///< 0: no limit
+  int64_t time_limit_us;  ///< 0: no limit; at most 2^63 / 1000
   int32_t share_device;   ///< 1: ranks share a GPU; what follows a run then does not start early
   int32_t reserved;       ///< 0
 } sluice_peers;

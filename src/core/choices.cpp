@@ -96,7 +96,8 @@ void append(const Kernel& kernel, const Problem& q, const Device& device, Role r
   }
 }
 
-// At most `most` configs of each kernel.
+// At most `most` configs of each kernel. Of a norm the first kernel alone: the second is for what
+// it refuses.
 Alternatives alternatives(const Form& form, Role role, std::size_t most) {
   const Problem q = form.step(role);
   const auto yields = form.recipe.yields;
@@ -104,6 +105,7 @@ Alternatives alternatives(const Form& form, Role role, std::size_t most) {
   const auto take = [&](bool yielding) {
     for (const Kernel* const kernel : form.recipe.kernels) {
       if (!kernel->ops.contains(q.op) || !kernel->supports(q, form.device).empty()) continue;
+      if (q.op == Op::kNorm && out.count > 0) continue;
       const bool is_yielding =
           yields != nullptr && !yields(form.problem, q, form.device, *kernel).empty();
       if (is_yielding == yielding) append(*kernel, q, form.device, role, most, out);

@@ -21,10 +21,10 @@ constexpr const Kernel* kOnly[] = {&kKernel};
 #if defined(SLUICE_WITH_CUDA)
 
 constexpr const Kernel* kDecode[] = {&cuda::kSm90Decode, &cuda::kNorm, &cuda::kAllReduce};
-constexpr const Kernel* kSm90[] = {&cuda::kCublasLt, &cuda::kSm90Gemm, &cuda::kNorm,
-                                   &cuda::kColumnSum, &cuda::kAllReduce};
-constexpr const Kernel* kSm80[] = {&cuda::kSm80Decode, &cuda::kSm80Gemm, &cuda::kNorm,
-                                   &cuda::kColumnSum, &cuda::kAllReduce};
+constexpr const Kernel* kSm90[] = {&cuda::kCublasLt, &cuda::kSm90Gemm,  &cuda::kNorm,
+                                   &cuda::kNormAny,  &cuda::kColumnSum, &cuda::kAllReduce};
+constexpr const Kernel* kSm80[] = {&cuda::kSm80Decode, &cuda::kSm80Gemm,  &cuda::kNorm,
+                                   &cuda::kNormAny,    &cuda::kColumnSum, &cuda::kAllReduce};
 
 constexpr const Kernel* kCublasLtAny[] = {&cuda::kCublasLtAny, &cuda::kNorm, &cuda::kNormAny,
                                           &cuda::kColumnSum, &cuda::kAllReduce};

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 #include "core/lower.hpp"
@@ -134,9 +135,10 @@ Status check_peers(const Plan& plan, const Peers* peers, Spans& spans) {
     return make_error(kBad, "peers.bytes: got %zu, wanted at least %zu, a multiple of %zu",
                       peers->bytes, plan.peer_bytes, 2 * kPeerAlignment);
   }
-  if (peers->time_limit_us < 0) {
-    return make_error(kBad, "peers.time_limit_us: got %lld, wanted 0 or more",
-                      ll{peers->time_limit_us});
+  constexpr std::int64_t kMostMicroseconds = std::numeric_limits<std::int64_t>::max() / 1000;
+  if (peers->time_limit_us < 0 || peers->time_limit_us > kMostMicroseconds) {
+    return make_error(kBad, "peers.time_limit_us: got %lld, wanted 0 to %lld",
+                      ll{peers->time_limit_us}, ll{kMostMicroseconds});
   }
   for (int r = 0; r < reduce.world; ++r) {
     const void* const buffer = peers->buffers[r];

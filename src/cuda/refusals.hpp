@@ -39,6 +39,15 @@ namespace sluice::cuda {
                         to_string(p.x_dtype));
 }
 
+/// Sizes that kernels do not count in 32 bits: rows, weight rows (2 H) and columns.
+[[nodiscard]] inline detail::Reason size_refusal(const Problem& p) noexcept {
+  constexpr std::int64_t kMaxDim = std::int64_t{1} << 29;
+  if (p.m <= kMaxDim && p.d <= kMaxDim && p.h <= kMaxDim) return {};
+  return detail::refuse("m, d, h are %lld, %lld, %lld, wanted at most %lld each",
+                        static_cast<long long>(p.m), static_cast<long long>(p.d),
+                        static_cast<long long>(p.h), static_cast<long long>(kMaxDim));
+}
+
 inline constexpr std::int64_t kUnitBytes = 16;
 
 /// An alignment below the units of 16 bytes that a kernel moves.

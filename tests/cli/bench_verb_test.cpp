@@ -443,6 +443,21 @@ TEST(Checkpoint, EveryLayerIsCheckedAndTimed) {
   }
 }
 
+TEST(Checkpoint, NoFileOfItIsReplaced) {
+  const Folder folder;
+  const std::string weights = tiny_checkpoint();
+  const std::string file = folder.write("model.safetensors", weights);
+  const std::string config = folder.write("config.json", "{}");
+  for (const std::string& out : {file, config}) {
+    const Outcome bench = sluice({"bench", "--checkpoint", folder.path(""), "--tokens", "1",
+                                  "--quick", "--no-ceilings", "--device", "cpu", "--json", out});
+    EXPECT_EQ(bench.code, 2);
+    EXPECT_THAT(bench.err, HasSubstr("is read, and would be replaced"));
+  }
+  EXPECT_EQ(read_file(file), weights);
+  EXPECT_EQ(read_file(config), "{}");
+}
+
 TEST(Checkpoint, WeightsOfNaNProveNothing) {
   const Folder folder;
   const std::string file =

@@ -52,11 +52,21 @@ TEST(Output, AnInputIsNoOutput) {
   EXPECT_EQ(read_file(cases), "4x64x96\n");
   EXPECT_EQ(sluice({"report", cases, "-o", cases}).code, 2);
   EXPECT_EQ(read_file(cases), "4x64x96\n");
+  const std::string cache = folder.write("cache", "");
+  EXPECT_EQ(
+      sluice({"bench", "4x64x96", "--tune-cache", cache, "--json", cache, "--device", "cpu"}).code,
+      2);
+  EXPECT_EQ(read_file(cache), "");
   for (const Words& words :
        {Words{"report", cases, "-o", "-"},
         {"pack", cases, "--out", "config.json", "--block", "8"},
         {"bench", "4x64x96", "--quick", "--device", "cpu", "--json", ""},
         {"verify", "4x64x96", "--device", "cpu", "--foreign", ""},
+        {"verify", "4x64x96", "--device", "cpu", "--variant", ""},
+        {"verify", "4x64x96", "--device", "cpu", "--config", ""},
+        {"bench", "4x64x96", "--quick", "--device", "cpu", "--dtype", ""},
+        {"bench", "4x64x96", "--quick", "--device", "cpu", "--checkpoint", ""},
+        {"verify", "4x64x96:weight_grad:minimal", "--device", "cpu"},
         {"explain", "4x64x96", "--device", "cpu", "--tune-cache", folder.path("none")}}) {
     EXPECT_EQ(sluice(words).code, 2) << words[0];
   }
@@ -75,6 +85,16 @@ TEST(Output, APipeIsWrittenOnce) {
   reader.join();
   EXPECT_EQ(bench.code, 0) << bench.err;
   EXPECT_EQ(read_results(text)["rows"].size(), 3U);
+}
+
+TEST(Output, AZeroByteIsNoText) {
+  const Folder folder;
+  const std::string cases = folder.write("cases.txt", std::string("4x64x96\0:bogus\n", 15));
+  const Outcome verify = sluice({"verify", "--file", cases, "--device", "cpu"});
+  EXPECT_EQ(verify.code, 2);
+  EXPECT_THAT(verify.err, HasSubstr("cases.txt: holds a zero byte, wanted text"));
+  const std::string last = folder.write("last.txt", "# none\n\n4x64x96");  // no end of line
+  EXPECT_EQ(sluice({"verify", "--file", last, "--device", "cpu"}).code, 0);
 }
 
 TEST(Output, ALongLineIsNoCase) {

@@ -178,7 +178,9 @@ TEST(AllReduce, RunChecksPeers) {
   peers.buffers[1] = memory.data() + (2 << 20);
   EXPECT_EQ(refused(&peers).find("peers.buffers[1]: overlaps y"), 0U) << refused(&peers);
   peers.time_limit_us = -1;
-  EXPECT_EQ(refused(&peers), "peers.time_limit_us: got -1, wanted 0 or more");
+  EXPECT_EQ(refused(&peers), "peers.time_limit_us: got -1, wanted 0 to 9223372036854775");
+  peers.time_limit_us = 9223372036854776;  // in nanoseconds beyond 64 bits
+  EXPECT_EQ(refused(&peers).find("peers.time_limit_us: got 9223372036854776"), 0U);
 }
 
 // No two parts and sums of an inbox share a byte, all lie in its half, and the ranks' segments are

@@ -294,7 +294,6 @@ TEST(CudaSm90, WeightsOutOfReachAreAnotherKernels) {
 
 TEST(CudaSm90, SaysWhyItRefuses) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"64x65544x96:mlp:norm", "d is 65544, the norm takes multiples of 8 up to "},
       {"64x64x96:mlp_grad:interleaved8", "g: rows or columns in blocks"},
       {"64x64x96:mlp_grad:recompute:save_dg_du:interleaved8", "g: rows or columns in blocks"},
       {"64x64x96:mlp_grad:bf16/bf16/bf16/fp16", "dw_gate: is fp16, wanted fp32 or bf16"},

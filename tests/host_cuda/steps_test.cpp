@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "choice.hpp"
@@ -94,6 +95,12 @@ constexpr Row kRows[] = {
      "weight_grad:cuda.sm80_gemm weight_grad_down:cuda.sm80_gemm"},
     {"h200", "512x4096x14336:mlp:fp32:norm", "cuda.cublaslt",
      "norm:cuda.norm_any gate_up:cuda.cublaslt_any down:cuda.cublaslt_any"},
+    // Wider rows than cuda.norm's; more rows than a GEMM counts.
+    {"h200", "128x49160x8192:mlp:norm", "cuda.sm90",
+     "norm:cuda.norm_any gate_up:cuda.cublaslt down:cuda.sm90_gemm"},
+    {"a100", "128x49160x8192:gate_up:norm", "cuda.sm80",
+     "norm:cuda.norm_any gate_up:cuda.sm80_gemm"},
+    {"h200", "2147483656x8x8:input_grad", "cuda.simt", "input_grad:cuda.simt"},
     {"a100", "512x4096x14336:mlp_grad:recompute:bias", "cuda.sm80",
      "gate_up:cuda.sm80_gemm gate_up_grad:cuda.sm80_gemm input_grad:cuda.sm80_gemm "
      "weight_grad:cuda.sm80_gemm weight_grad_down:cuda.sm80_gemm column_sum_gate:cuda.column_sum "
@@ -111,6 +118,20 @@ TEST(Steps, AreThoseOfTheDeviceAndTheProblem) {
     const Device device = device_of(row.device);
     EXPECT_EQ(gpu::variant_of(row.text, device), row.recipe);
     EXPECT_EQ(steps_of(row.text, device), row.steps);
+  }
+}
+
+// A config's text says all that differs: no two candidates share one.
+TEST(Steps, NoTwoCandidatesHaveOneName) {
+  for (const char* text : {"64x1000x7:mlp:norm", "64x1000x7:gate_up:norm", "64x4096x4096:mlp:norm",
+                           "64x4096x4096:mlp:fp32:norm", "512x4096x4096:mlp:norm"}) {
+    std::set<std::string> names;
+    const auto all = candidates(problem_of(text), device_of("h200"));
+    for (const Plan& plan : all.value()) {
+      const std::string name = std::string(plan.variant_name()) + " " + plan.config_name();
+      EXPECT_TRUE(names.insert(name).second) << text << ": " << name;
+    }
+    EXPECT_FALSE(names.empty()) << text;
   }
 }
 

@@ -72,11 +72,7 @@ Reason supports(const Problem& p, const Device& device) noexcept {
     return refuse("alignment_bytes is %lld, below an element of %s", ll{p.alignment_bytes},
                   to_string(p.x_dtype));
   }
-  constexpr std::int64_t kMaxDim = std::int64_t{1} << 29;
-  if (p.m > kMaxDim || p.d > kMaxDim || p.h > kMaxDim) {
-    return refuse("m, d, h are %lld, %lld, %lld, wanted at most %lld each", ll{p.m}, ll{p.d},
-                  ll{p.h}, ll{kMaxDim});
-  }
+  if (Reason reason = size_refusal(p); !reason.empty()) return reason;
   return layout_refusal(p);
 }
 

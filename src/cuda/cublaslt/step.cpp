@@ -113,6 +113,12 @@ Reason supports(const Problem& p, const Device& device) noexcept {
   if (p.op == Op::kWeightGrad && p.accumulate_dw && p.dw_dtype != DType::kF32) {
     return refuse("dw_gate: adds to fp32 alone, cuBLASLt rounds the product before it adds");
   }
+  if (Reason reason = size_refusal(p); !reason.empty()) return reason;
+  // Two products in one sum, and blocks of rows in two buffers, go to that kernel.
+  const bool blocks = p.op == Op::kGateUp && p.layout.w_gate_up.block_rows != 0;
+  if (p.op == Op::kInputGrad || blocks) {
+    if (Reason reason = kSm90Gemm.supports(p, device); !reason.empty()) return reason;
+  }
   return layout_refusal(p);
 }
 

@@ -83,12 +83,7 @@ bool copies_residual(const Problem& p) {
 
 // Sizes and strides that the copy engine cannot walk.
 Reason shape_refusal(const Problem& p) {
-  // The kernels count rows, weight rows (2 H) and columns in 32 bits.
-  constexpr std::int64_t kMaxDim = std::int64_t{1} << 29;
-  if (p.m > kMaxDim || p.d > kMaxDim || p.h > kMaxDim) {
-    return refuse("m, d, h are %lld, %lld, %lld, wanted at most %lld each", ll{p.m}, ll{p.d},
-                  ll{p.h}, ll{kMaxDim});
-  }
+  if (Reason reason = size_refusal(p); !reason.empty()) return reason;
   // g and du share the layouts of u and dg.
   for (const Operand id : {Operand::kX, Operand::kDy, Operand::kH, Operand::kWDown, Operand::kY,
                            Operand::kG, Operand::kDg, Operand::kDx}) {
