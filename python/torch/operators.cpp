@@ -31,7 +31,10 @@ Call call_with_gate_up(sluice_op op, const Tensor& x, const Tensor& w_gate, cons
   const Bound& weight = call.in(Operand::kWGate, w_gate);
   call.dims(in.rows, in.cols, weight.rows).types(in.dtype, weight.dtype).gate(gate);
   call.in(Operand::kWUp, w_up);
-  call.problem().bias_gate_up = b_gate || b_up ? 1 : 0;
+  if (b_gate.has_value() != b_up.has_value()) {
+    refuse(b_gate ? "b_up" : "b_gate", "got none, wanted both biases of gate and up or neither");
+  }
+  call.problem().bias_gate_up = b_gate ? 1 : 0;
   call.in(Operand::kBGate, b_gate);
   call.in(Operand::kBUp, b_up);
   return call;

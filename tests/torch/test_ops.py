@@ -397,7 +397,7 @@ class Errors(OnDevice):
             (lambda: ops.mlp(x[:, 1:], w_gate, w_up, w_down), r"^w_gate: expected shape \[40, 23\]"),
             (lambda: ops.mlp(x, w_gate, w_up, w_down.T), r"^w_down: expected shape \[24, 40\]"),
             (lambda: ops.mlp(x, w_gate, w_up.half(), w_down), "^w_up: expected fp32, got fp16"),
-            (lambda: ops.mlp(x, w_gate, w_up, w_down, b_gate), "^b_up: got null"),
+            (lambda: ops.mlp(x, w_gate, w_up, w_down, b_gate), "^b_up: got none, wanted both biases"),
             (lambda: ops.mlp(x, w_gate, w_up, w_down, b_gate[1:], b_up), "^b_gate: expected shape"),
             (lambda: ops.mlp(x, w_gate, w_up, w_down, residual=x[1:]), "^residual: expected shape"),
             (lambda: ops.norm_mlp(x, x[0, 1:], w_gate, w_up, w_down), "^norm_weight: expected shape"),

@@ -8,7 +8,7 @@
 ``sluice.jax``              some of them on JAX arrays
 ``sluice.nn.GatedMLP``      the MLP as a Torch module
 ``sluice.liger``            Liger-Kernel's functions of the gate
-``patch(model)``            a Hugging Face model's MLPs computed by Sluice (``patching``)
+``patch(model)``            a Hugging Face model's MLPs computed by Sluice (``patching``), and ``unpatch``
 ``python -m sluice``        the command line; ``python -m sluice doctor`` checks the installation
 ``sluice.checkpoint``       a real model's MLPs as a checkpoint for the benches
 ``sluice.report``           a page drawn from results files
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sluice.capi import DeviceInfo, Info, PlanInfo, SluiceError, explain, info, plan
     from sluice.gate import Gate
-    from sluice.patching import Patched, patch
+    from sluice.patching import Patched, patch, unpatch
 
 _HOMES = {
     "DeviceInfo": "sluice.capi",
@@ -38,6 +38,7 @@ _HOMES = {
     "info": "sluice.capi",
     "patch": "sluice.patching",
     "plan": "sluice.capi",
+    "unpatch": "sluice.patching",
 }
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "info",
     "patch",
     "plan",
+    "unpatch",
 ]
 
 

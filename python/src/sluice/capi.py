@@ -14,6 +14,7 @@ from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_double, c_floa
 from ctypes import c_size_t, c_uint32, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass
 from functools import cache
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,16 @@ def library_folder() -> Path:
     return Path(given) if given else Path(__file__).parent / "lib"
 
 
+def without_operators() -> str:
+    """Why there may be no ``sluice_torch.so``."""
+    if folder := os.environ.get("SLUICE_LIBRARY_DIR"):
+        return f"SLUICE_LIBRARY_DIR names {folder}"
+    return (
+        "this Sluice was built without Torch operators; in an environment with Torch 2.11 or later: "
+        "pip install --no-build-isolation ."
+    )
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The library with its functions' types set. Raises ``ImportError`` where it is not there."""
@@ -356,6 +367,10 @@ class PlanInfo:
 
 def _fits(field: str, value: int, kind: type[c_int32 | c_int64]) -> int:
     """``value``, which ctypes would cut to the kind's bits without a word."""
+    try:
+        value = index(value)
+    except TypeError:
+        raise InvalidArgument(1, f"{field}: got {value!r}, wanted an integer") from None
     if kind(value).value != value:
         raise InvalidArgument(1, f"{field}: got {value}, wanted what {8 * sizeof(kind)} bits hold")
     return value

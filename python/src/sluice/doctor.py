@@ -84,7 +84,7 @@ def _torch() -> Iterator[Finding]:
     yield Finding("ok" if version else "no", "Torch", version or "not installed")
     operators = capi.library_folder() / "sluice_torch.so"
     if not operators.is_file():
-        yield Finding("no", "Torch operators", "left out when this package was built")
+        yield Finding("no", "Torch operators", f"{operators} is not there: {capi.without_operators()}")
     elif version:
         try:
             from sluice import torch_operators

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Real
 
 # The order is that of SLUICE_SILU and its followers in sluice.h; tests/python holds it to that.
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu_erf", "relu", "sigmoid", "identity")
@@ -17,7 +18,7 @@ class Gate:
 
     ``activation`` is one of ``ACTIVATIONS``; silu is ``v * sigmoid(alpha * v)``, and only silu and
     sigmoid take an ``alpha`` other than 1. ``limit`` is above 0, or infinity for no clamp. Raises
-    ``ValueError`` for an activation that does not exist; the library checks the numbers.
+    ``ValueError`` for an activation that does not exist and for what is no number; the library checks the numbers.
     """
 
     activation: str = "silu"
@@ -32,6 +33,9 @@ class Gate:
             raise ValueError(
                 f"activation: got {self.activation!r}, wanted one of {', '.join(ACTIVATIONS)}"
             )
+        for field in fields(self)[1:]:
+            if not isinstance(value := getattr(self, field.name), Real):
+                raise ValueError(f"{field.name}: got {value!r}, wanted a number")
 
     @property
     def code(self) -> int:
@@ -49,3 +53,10 @@ class Gate:
     def clamped_swiglu() -> Gate:
         """gpt-oss's: silu with alpha 1.702, limit 7, up + 1."""
         return Gate("silu", alpha=1.702, limit=7.0, up_offset=1.0)
+
+
+def checked(gate: Gate) -> Gate:
+    """``gate``; raises ``TypeError`` for what is none, as the name of an activation."""
+    if not isinstance(gate, Gate):
+        raise TypeError(f"gate: got {gate!r}, wanted a sluice.Gate")
+    return gate

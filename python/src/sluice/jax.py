@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 
 from sluice.capi import OPS, COperands, library_folder
-from sluice.gate import Gate
+from sluice.gate import Gate, checked
 
 try:
     import jax
@@ -198,7 +198,7 @@ def _run(
     op: str, results: Sequence[str], *, gate: Gate = _SILU, **operands: Array | None
 ) -> tuple[Array, ...]:
     given = {name: array for name, array in operands.items() if array is not None}
-    call = _Call(op, tuple(given), tuple(results), gate)
+    call = _Call(op, tuple(given), tuple(results), checked(gate))
     return _batchable(call)(*given.values())
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from sluice import ops
 from sluice.gate import Gate
@@ -13,11 +15,11 @@ from sluice.kept import keep, kept
 
 def mlp_of(
     gate_proj: nn.Module, up_proj: nn.Module, down_proj: nn.Module, x: Tensor, gate: Gate,
-    *, up_first: bool = False, **options: object,
+    *, merged: bool, up_first: bool = False, **options: object,
 ) -> Tensor:  # fmt: skip
-    """``ops.mlp`` with the weights and biases of three linear layers. x [.., D]. Where gate and up are one
-    layer, its first H rows are gate's, or with ``up_first`` up's."""
-    if gate_proj is up_proj:
+    """``ops.mlp`` with the weights and biases of three linear layers. x [.., D]. With ``merged`` gate and up are
+    one layer, whose first H rows are gate's, or with ``up_first`` up's; without, they may be one as well."""
+    if merged:
         # chunk, not two slices: its backward joins the halves' gradients instead of adding zeros.
         w = gate_proj.weight.chunk(2)
         b = (None, None) if gate_proj.bias is None else gate_proj.bias.chunk(2)
@@ -39,8 +41,14 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def _is_plain(linear: nn.Module) -> bool:
-    """Whether its weight and bias are all that it does: no adapter, no pruning; or ``patch`` serves it."""
-    return type(linear) is nn.Linear and not has_hooks(linear) and not _is_wrapped(linear)
+    """Whether its weight and bias are all that it does: no adapter, no pruning, no quantised or sharded weight; or
+    ``patch`` serves it."""
+    return (
+        type(linear) is nn.Linear
+        and not has_hooks(linear)
+        and not _is_wrapped(linear)
+        and not is_traceable_wrapper_subclass(linear._parameters["weight"])
+    )
 
 
 def _is_wrapped(linear: nn.Linear) -> bool:
@@ -73,7 +81,7 @@ class GatedMLP(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         place = {"bias": bias, "device": device, "dtype": dtype}
-        self.gate = gate if isinstance(gate, Gate) else Gate(gate)
+        self.gate = gate
         self.merged, self.recompute, self.weights_static = merged, recompute, weights_static
         self.group = None if group is None else ops.name_of_group(group)  # a group cannot be copied
         if merged:
@@ -89,18 +97,18 @@ class GatedMLP(nn.Module):
         return kept(self._gate)
 
     @gate.setter
-    def gate(self, gate: Gate) -> None:
-        self._gate = keep(gate)
+    def gate(self, gate: Gate | str) -> None:
+        self._gate = keep(gate if isinstance(gate, Gate) else Gate(gate))
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         parts = self._modules
         first, second = ("gate_up_proj", "gate_up_proj") if self.merged else ("gate_proj", "up_proj")
         gate, up, down = parts[first], parts[second], parts["down_proj"]
-        if not (_is_plain(gate) and _is_plain(up) and _is_plain(down)):
+        if not (_is_plain(gate) and _is_plain(up) and _is_plain(down)) or _has_any_global_hook():
             return self._by_parts(gate, up, down, x, residual)
         return mlp_of(
-            gate, up, down, x, kept(self._gate), residual=residual, recompute=self.recompute,
-            weights_static=self.weights_static, group=self.group,
+            gate, up, down, x, kept(self._gate), merged=self.merged, residual=residual,
+            recompute=self.recompute, weights_static=self.weights_static, group=self.group,
         )  # fmt: skip
 
     def _by_parts(

@@ -65,7 +65,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from sluice.gate import Gate
+from sluice.gate import Gate, checked
 from sluice.torch_operators import first_of
 
 _SILU = Gate()
@@ -187,7 +187,7 @@ def gate_up(
     """``h = act(x @ w_gate.T + b_gate) * (x @ w_up.T + b_up)``: x [.., D] -> h [.., H]."""
     if (dtype := _autocast_type(x)) is not None:
         x, w_gate, w_up, b_gate, b_up = _cast(dtype, x, w_gate, w_up, b_gate, b_up)
-    arguments = (x, w_gate, w_up, b_gate, b_up, *gate.arguments)
+    arguments = (x, w_gate, w_up, b_gate, b_up, *checked(gate).arguments)
     if _wants_gradient(x, w_gate, w_up, b_gate, b_up):
         return _ops.gate_up_save.default(*arguments, recompute=recompute)[0]
     return _ops.gate_up.default(*arguments, weights_static)
@@ -230,7 +230,7 @@ def mlp(
     if group is not None:
         name = _name_for(group, *tensors, next_norm)
         norms = (next_norm, next_eps, next_weight_offset)
-        return _summed(_ops.mlp_reduce, *tensors, *gate.arguments, weights_static, group=name, norms=norms)
+        return _summed(_ops.mlp_reduce, *tensors, *checked(gate).arguments, weights_static, group=name, norms=norms)
     if next_norm is not None:
         y = mlp(*tensors, gate=gate, recompute=recompute, weights_static=weights_static)
         return y, norm(y, next_norm, eps=next_eps, weight_offset=next_weight_offset)[0]
@@ -238,12 +238,12 @@ def mlp(
     if (dtype := _autocast_type(x)) is not None:
         tensors, added, residual = (*_cast(dtype, *tensors[:7]), None), residual, None
     if _wants_gradient(*tensors):
-        y = first_of(_ops.mlp_save.default(*tensors, *gate.arguments, recompute=recompute))
+        y = first_of(_ops.mlp_save.default(*tensors, *checked(gate).arguments, recompute=recompute))
         return _plus(y, added)
     alone = b_gate is b_up is b_down is residual is None and not weights_static
     if alone and (gate is _SILU or gate == _SILU):
         return _plus(_ops.mlp.plain(*tensors[:4]), added)
-    return _plus(_ops.mlp.default(*tensors, *gate.arguments, weights_static), added)
+    return _plus(_ops.mlp.default(*tensors, *checked(gate).arguments, weights_static), added)
 
 
 def linear(
@@ -272,8 +272,16 @@ def _norm_by_torch(
         raise ValueError("x: expected bfloat16, float16, float32 or float64")
     if x.dim() == 0:
         raise ValueError("x: expected at least one dimension, got a scalar")
-    if norm_weight.shape != x.shape[-1:]:
-        raise ValueError(f"norm_weight: expected shape [{x.shape[-1]}], got {list(norm_weight.shape)}")
+    if norm_weight.dtype not in _DTYPES:
+        raise ValueError("norm_weight: expected bfloat16, float16, float32 or float64")
+    width = x.shape[-1]
+    if width < 1:
+        raise ValueError("d: got 0, wanted at least 1")
+    if norm_weight.numel() != width or norm_weight.shape[-1:] != (width,):
+        raise ValueError(f"norm_weight: expected shape [{width}], got {list(norm_weight.shape)}")
+    norm_weight = norm_weight.reshape(width)
+    if x_residual is not None and x_residual.numel() == x.numel() and x_residual.shape[-1:] == (width,):
+        x_residual = x_residual.reshape(x.shape)  # other dimensions of the same rows
     if x_residual is not None and (x_residual.shape != x.shape or x_residual.dtype is not x.dtype):
         raise ValueError(
             f"x_residual: expected {x.dtype} {list(x.shape)}, got {x_residual.dtype} {list(x_residual.shape)}"
@@ -320,7 +328,7 @@ def norm_mlp(
     if group is not None:
         name = _name_for(group, *tensors, next_norm)
         y, r, *y_norm = _summed(
-            _ops.norm_mlp_reduce, *tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static,
+            _ops.norm_mlp_reduce, *tensors, eps, weight_offset, add_sum, *checked(gate).arguments, weights_static,
             group=name, norms=(next_norm, next_eps, next_weight_offset),
         )  # fmt: skip
         return y, x if x_residual is None else r, *y_norm
@@ -332,7 +340,7 @@ def norm_mlp(
         return y, r, norm(y, next_norm, eps=next_eps, weight_offset=next_weight_offset)[0]
     casts = _autocast_type(x) is not None
     if not (casts or _wants_gradient(*tensors)):
-        y, r = _ops.norm_mlp.default(*tensors, eps, weight_offset, add_sum, *gate.arguments, weights_static)
+        y, r = _ops.norm_mlp.default(*tensors, eps, weight_offset, add_sum, *checked(gate).arguments, weights_static)
         return y, x if x_residual is None else r
     if norm_weight.dtype is not w_gate.dtype:
         raise ValueError(f"norm_weight: expected {w_gate.dtype}, got {norm_weight.dtype}")
@@ -402,4 +410,4 @@ def gate_mul(g: Tensor, u: Tensor, *, gate: Gate = _SILU, round_gate: bool = Fal
     differ one is redistributed; a plain tensor beside a DTensor is taken to be whole and the same on all ranks."""
     g, u = _alike(g, u)
     _refuse_tangents(g, u)
-    return _ops.gate_mul.default(g, u, *gate.arguments, round_gate)
+    return _ops.gate_mul.default(g, u, *checked(gate).arguments, round_gate)

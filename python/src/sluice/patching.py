@@ -12,6 +12,7 @@ transposed views, which the operators would copy at every call.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -81,6 +82,20 @@ def _other_parts_obstacle(module: nn.Module, form: Form) -> str | None:
     return None if activation is None else _changed(form.activation, activation)
 
 
+def _bias_obstacle(linear: nn.Linear, weight: Tensor) -> str | None:
+    """Of a bias that is not a value a row, which Torch may broadcast."""
+    bias = linear._parameters.get("bias")
+    if bias is None:
+        return None
+    if type(bias) is not nn.Parameter:
+        return f"bias is {_name(type(bias))}, not a dense parameter"
+    if bias.dtype is not weight.dtype:
+        return f"bias is {bias.dtype}, weight {weight.dtype}"
+    if bias.shape != weight.shape[:1]:
+        return f"bias is {list(bias.shape)}, wanted {list(weight.shape[:1])}"
+    return None
+
+
 def _obstacle(module: nn.Module, form: Form) -> str | None:
     """Why the projections cannot be bypassed as they are now; also asked at every call: nn.Module's attributes are
     read by their dictionaries, which is faster."""
@@ -104,6 +119,8 @@ def _obstacle(module: nn.Module, form: Form) -> str | None:
             return f"{name}.weight is a transposed view, which every call would copy"
         if weight.dtype is not parts[form.gate]._parameters["weight"].dtype:
             return f"{name}.weight is {weight.dtype}, {form.gate}'s is another type"
+        if reason := _bias_obstacle(linear, weight):
+            return f"{name}.{reason}"
     gate, up = parts[form.gate]._parameters, parts[form.up]._parameters
     rows, width = gate["weight"].shape
     if up["weight"].shape != gate["weight"].shape or (up.get("bias") is None) != (gate.get("bias") is None):
@@ -127,6 +144,7 @@ class _Settings:
     gate: Gate
     activation: type | None  # of the module that the gate stands for
     backends: frozenset[str]
+    parameters: tuple[str, ...] | None  # of the class's forward behind self; None where it takes any
     options: dict[str, bool]
 
 
@@ -140,7 +158,7 @@ class _LinearSettings:
 
 def _ours(module: nn.Module, x: Tensor, form: Form, gate: Gate, **options: bool) -> Tensor:
     parts = (module._modules[name] for name in (form.gate, form.up, form.down))
-    return mlp_of(*parts, x, gate, up_first=form.up_first, **options)
+    return mlp_of(*parts, x, gate, merged=form.merged, up_first=form.up_first, **options)
 
 
 def _is_dense(x: Tensor) -> bool:
@@ -155,9 +173,21 @@ def _activation_type(module: nn.Module, form: Form) -> type | None:
     return type(part if part is not None else getattr(module, form.activation))
 
 
+def _parameters_of(kind: type) -> tuple[str, ...] | None:
+    parameters = tuple(inspect.signature(kind.forward).parameters.values())[1:]
+    takes_any = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+    return None if takes_any else tuple(p.name for p in parameters)
+
+
 def _forward(self: nn.Module, *arguments: Any, **named: Any) -> Tensor:
     """x as the class's own forward takes it; what else that takes, it does not use."""
     settings: _Settings = kept(self._sluice)
+    if settings.parameters is not None and (
+        len(arguments) > len(settings.parameters) or any(n not in settings.parameters for n in named)
+    ):
+        return type(self).forward(self, *arguments, **named)  # which says what is wrong
+    if not arguments and settings.form.argument not in named:
+        return type(self).forward(self, **named)
     x = arguments[0] if arguments else named[settings.form.argument]
     device = x.device.type
     if (
@@ -180,20 +210,16 @@ def _linear_obstacle(linear: nn.Module) -> str | None:
         return f"{_name(type(linear))} is not torch.nn.Linear"
     if has_hooks(linear):
         return "it has hooks"
-    weight, bias = linear._parameters.get("weight"), linear._parameters.get("bias")
+    weight = linear._parameters.get("weight")
     if type(weight) is not nn.Parameter:
         return f"weight is {_name(type(weight))}, not a dense parameter"
-    if bias is not None and type(bias) is not nn.Parameter:
-        return f"bias is {_name(type(bias))}, not a dense parameter"
     if weight.dtype not in DTYPES:
         return f"weight is {weight.dtype}"
-    if bias is not None and bias.dtype is not weight.dtype:
-        return f"bias is {bias.dtype}, weight {weight.dtype}"
     if weight.dim() != 2 or 0 in weight.shape:
         return "weight is no matrix with elements (a sharded parameter?)"
     if weight.stride(1) != 1:
         return "weight is a transposed view, which every call would copy"
-    return None
+    return _bias_obstacle(linear, weight)
 
 
 def _is_torchs(linear: nn.Linear, x: Tensor, settings: _LinearSettings) -> bool:
@@ -305,6 +331,22 @@ def _objection(module: nn.Module, form: Form, gate: Gate, backends: frozenset[st
     )  # fmt: skip
 
 
+def _undo(module: nn.Module) -> None:
+    if _has_our_forward(module):
+        del module.forward
+    if "forward" not in module.__dict__:
+        module.__dict__.pop("_sluice", None)
+    elif "_sluice" in module.__dict__:  # Sluice's forward within the wrapper reads it
+        module._sluice = keep(replace(kept(module._sluice), backends=frozenset()))
+
+
+def unpatch(model: nn.Module) -> None:
+    """``Patched.undo`` without its ``Patched``: every module of the model that ``patch`` serves gets its own forward
+    back, also in a deep copy."""
+    for module in model.modules():
+        _undo(module)
+
+
 @dataclass
 class Patched:
     """What ``patch`` did: module names to their class, or to the reason why they were left. Linear layers
@@ -320,12 +362,7 @@ class Patched:
         """Gives every module its own forward back; where somebody has wrapped Sluice's since, theirs stays,
         around the module's own. A second call does nothing."""
         for module in self._modules:
-            if _has_our_forward(module):
-                del module.forward
-            if "forward" not in module.__dict__:
-                module.__dict__.pop("_sluice", None)
-            elif "_sluice" in module.__dict__:  # Sluice's forward within the wrapper reads it
-                module._sluice = keep(replace(kept(module._sluice), backends=frozenset()))
+            _undo(module)
         self._modules.clear()
         self.patched.clear()
         self.linears.clear()
@@ -477,7 +514,8 @@ def patch(
         elif prove and (reason := _objection(module, form, gate, backends)):
             result.left[name] = reason
         else:
-            module._sluice = keep(_Settings(form, gate, _activation_type(module, form), backends, options))
+            activation, parameters = _activation_type(module, form), _parameters_of(type(module))
+            module._sluice = keep(_Settings(form, gate, activation, backends, parameters, options))
             module.forward = MethodType(_forward, module)
             result._modules.append(module)
             result.patched[name] = type(module).__qualname__

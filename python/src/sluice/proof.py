@@ -31,6 +31,11 @@ _STEEPEST = 1.13  # slope of any activation: gelu_tanh's
 _log = logging.getLogger("sluice")
 _results: dict[object, str | None] = {}
 NOT_FINITE = "its weights are not finite"  # of a layer, not of its shape: not kept
+_NO_MEMORY = (MemoryError, torch.OutOfMemoryError)  # not kept either
+
+
+def _raised(error: Exception) -> str:
+    return f"on random tokens {type(error).__name__}: {error}"
 
 
 def objection(
@@ -48,8 +53,11 @@ def objection(
     key = (type(module), form, gate, biases, dtypes, device.type)
     if key not in _results:
         reason = None
-        for dtype in dtypes:
-            reason = reason or _compared(module, form, gate, own, ours, dtype, device)
+        try:
+            for dtype in dtypes:
+                reason = reason or _compared(module, form, gate, own, ours, dtype, device)
+        except _NO_MEMORY as error:  # there may be some the next time
+            return _raised(error)
         _results[key] = reason
         if reason is not None:
             _log.warning("Sluice: %s is left alone: %s", type(module).__qualname__, reason)
@@ -104,8 +112,10 @@ def _compared(
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         try:
             theirs, got = own(twin, x.clone()), ours(twin, x)
+        except _NO_MEMORY:
+            raise
         except Exception as error:  # noqa: BLE001
-            return f"on random tokens {type(error).__name__}: {error}"
+            return _raised(error)
         if not isinstance(theirs, Tensor) or theirs.shape != got.shape:
             return "its result is no tensor of x's shape"
         bound = _bound(twin, form, gate, x, theirs)
@@ -139,8 +149,10 @@ def linear_objection(
         try:
             over = float(((ours(x)[:, columns].double() - y).abs() / bound)[:, sound].max())
             reason = None if over <= 1 else f"its result is off by {over:.3g} times the bound"
+        except _NO_MEMORY as error:
+            return _raised(error)
         except Exception as error:  # noqa: BLE001
-            reason = f"on random tokens {type(error).__name__}: {error}"
+            reason = _raised(error)
     _results[key] = reason
     if reason is not None:
         _log.warning("Sluice: linear %dx%d is left alone: %s", n, k, reason)

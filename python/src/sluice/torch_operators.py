@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.capi import library_folder
+from sluice.capi import library_folder, without_operators
 
 OPERATORS = (
     "gate_up", "gate_up_save", "down", "mlp", "mlp_save", "norm_mlp", "norm", "gate_mul",
@@ -24,10 +24,7 @@ def _load() -> None:
     if hasattr(torch.ops.sluice, "mlp"):
         return
     if not path.is_file():
-        raise ImportError(
-            f"{path} is not there: this Sluice was built without Torch operators; in an "
-            "environment with Torch 2.11 or later: pip install --no-build-isolation ."
-        )
+        raise ImportError(f"{path} is not there: {without_operators()}")
     try:
         torch.ops.load_library(path)
     except OSError as error:
@@ -46,6 +43,8 @@ _ops = torch.ops.sluice
 
 def _hidden(weight: Tensor) -> Any:
     """Rows of a weight, which may come as blocks of rows."""
+    if weight.dim() == 1:
+        return 1
     return weight.numel() // weight.shape[-1] if weight.dim() > 2 else weight.shape[0]
 
 
