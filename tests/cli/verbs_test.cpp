@@ -112,6 +112,12 @@ TEST(Explain, PlansForADeviceThatAFileDescribes) {
                "none.json: cannot be opened");
   // Nothing runs there.
   expect_error(sluice({"verify", "4x64x96", "--device", a100}), 2, "device: got \"");
+  const Folder folder;
+  std::string text = read_file(a100);
+  const std::string field = "cublaslt_version";
+  text.replace(text.find(field), field.size(), "cublaslt_versoin");
+  expect_error(sluice({"explain", "4x64x96", "--device", folder.write("typo.json", text)}), 2,
+               "device: cublaslt_versoin: wanted a field that is known");
 }
 
 TEST(Explain, TheCpuMayBeHeldToASimdTarget) {
