@@ -96,4 +96,8 @@ struct Instance {
 /// Every instance that the program was linked with.
 std::vector<Instance>& instances();
 
+/// Times those of a capability that check() passed, each beside what it stands against; prints
+/// rows, and writes them to a file where one is named. False where that cannot be written.
+bool time_instances(int capability, const char* device_name, const char* json_path);
+
 }  // namespace example

@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, Cfg::kResident)
       }
     }
     // NOTE: one body for all elements of a thread. With one for each, their gates took four fifths
-    // of the compile time and 0.8 MB. Registers have no index: the sums go on by one.
+    // of the compile time. Registers have no index: the sums go on by one.
 #pragma unroll 1
     for (int at = 0; at < Cfg::kSums; ++at) {
       const std::int64_t row = row0 + thread_row * Cfg::kRowsPerThread + at / Cfg::kColsPerThread;
