@@ -116,7 +116,7 @@ class Engine:
                 max_model_len=setup.context, max_num_seqs=max(BATCHES),
                 max_num_batched_tokens=max(2048, setup.prompt), disable_log_stats=True,
                 gpu_memory_utilization=0.4, kv_cache_memory_bytes=setup.kv_bytes() // setup.tp,
-                tensor_parallel_size=setup.tp, disable_custom_all_reduce=setup.tp > 1,
+                tensor_parallel_size=setup.tp, disable_custom_all_reduce=not setup.custom_all_reduce,
                 compilation_config=compilation, **attention,
             )  # fmt: skip
         self.llm.apply_model(set_weights)

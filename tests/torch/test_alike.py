@@ -26,7 +26,7 @@ def group_of(rank: int) -> alike.Group:
 def measured(rank: int, rows: int, name: str = "an operator") -> operators.Choice:
     way: list[str] = []
 
-    def sampler(run, between, captured):  # type: ignore[no-untyped-def]
+    def sampler(run, between, captured, pool):  # type: ignore[no-untyped-def]
         run()
         return lambda us=TIMES[rank][way.pop()]: us
 
@@ -53,7 +53,7 @@ def check_quarrels(rank: int) -> None:
     with mock.patch.object(alike, "PATIENCE", datetime.timedelta(seconds=0.5)):
         with case.assertLogs(LOG, "WARNING") as logs:
             choice = measured(rank, 16 + 16 * rank)
-        assert "no times of these token counts" in logs.output[0], logs.output
+        assert "has told nothing of it" in logs.output[0], logs.output
         assert choice.us["sluice"] == [TIMES[rank]["sluice"]] * len(choice.steps)
         # The other one comes when this one waits no longer: it finds all times, and chooses alone too.
         for late in range(WORLD):

@@ -295,7 +295,6 @@ class Chooses(Stubbed):
 
     def test_the_fastest_way_serves_and_measuring_changes_no_input(self) -> None:
         """Times are made up: one way is the fastest after the other."""
-        self.enterContext(mock.patch("torch.cuda.is_current_stream_capturing", lambda: False))
         layer = self.make("llama.DecoderLayer")
         positions, x, residual = torch.arange(4), *torch.randn(2, 4, D).bfloat16()
         expected = self.stock(layer, positions, x, None, residual)

@@ -113,11 +113,25 @@ class Attention(nn.Module):
         return hidden_states * 0.5
 
 
+class ProjectedAttention(nn.Module):
+    """A rank's heads, and the projection behind them."""
+
+    def __init__(self, tp_size: int = 1) -> None:
+        super().__init__()
+        self.width = D // tp_size
+        self.o_proj = RowParallelLinear(D, self.width, tp_size=tp_size)
+
+    def forward(self, positions: Tensor, hidden_states: Tensor) -> Tensor:
+        heads = torch.tanh(hidden_states[:, : self.width])
+        output, _ = self.o_proj(heads)
+        return output
+
+
 def decoder_layer(model: str, mlp_class: type[nn.Module]) -> type[nn.Module]:
     class Layer(nn.Module):
-        def __init__(self, **options: Any) -> None:
+        def __init__(self, attention: nn.Module | None = None, **options: Any) -> None:
             super().__init__()
-            self.self_attn, self.mlp = Attention(), mlp_class(**options)
+            self.self_attn, self.mlp = attention or Attention(), mlp_class(**options)
             self.input_layernorm, self.post_attention_layernorm = RMSNorm(D), RMSNorm(D)
 
         def forward(
@@ -159,11 +173,18 @@ def stub() -> dict[str, types.ModuleType]:
         for model, kind in (("llama", "LlamaMLP"), ("qwen2", "Qwen2MLP"), ("gemma", "GemmaMLP"),
                             ("gemma2", "Gemma2MLP"))
     }  # fmt: skip
+    passes = types.SimpleNamespace(fuse_allreduce_rms=False, enable_sp=False, fuse_gemm_comms=False)
+    config = types.SimpleNamespace(
+        compilation_config=types.SimpleNamespace(pass_config=passes),
+        parallel_config=types.SimpleNamespace(enable_dbo=False),
+    )
     envs = module(".envs", environment_variables={}, VLLM_BATCH_INVARIANT=False)
     made = [
         module("", envs=envs), envs,
         module(".platforms", current_platform=Platform()),
+        module(".config", get_current_vllm_config=lambda: config),
         module(".distributed", tensor_model_parallel_all_reduce=all_reduce, get_tp_group=lambda: None),
+        module(".distributed.parallel_state", GraphCaptureContext=types.SimpleNamespace),
         module(".model_executor"), module(".model_executor.layers"), module(models),
         module(".model_executor.layers.activation", SiluAndMul=SiluAndMul, GeluAndMul=GeluAndMul),
         module(".model_executor.layers.layernorm", RMSNorm=RMSNorm),

@@ -114,11 +114,13 @@ def _asks(name: str, limit: str, plugin: serving.Plugin) -> str:
             serving.check_fit()
     except (serving.Unavailable, ImportError, capi.SluiceError) as reason:
         return f"off: {reason}"
-    try:
-        plugin.linears_mode()
-    except serving.Unavailable as reason:
-        return f"{wanted}, no linear layers: {reason}"
-    return wanted
+    said = wanted
+    for part, called in serving.PARTS.items():
+        try:
+            plugin.part_mode(part)
+        except serving.Unavailable as reason:
+            said += f", no {called}: {reason}"
+    return said
 
 
 def _plugins() -> Iterator[Finding]:

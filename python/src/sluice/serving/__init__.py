@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sluice import capi
 
 MODES = ("auto", "force", "off")
+PARTS = {"LINEARS": "linear layers", "SUMS": "sums over ranks"}  # of what an engine may leave to Sluice
 
 
 class Unavailable(RuntimeError):
@@ -43,21 +44,20 @@ class Plugin:
             raise Unavailable(f"{self.variable}: got {word!r}, wanted one of {', '.join(MODES)}")
         return word
 
-    def linears_mode(self) -> str:
-        """What ``<variable>_LINEARS`` asks for. Raises ``Unavailable`` for another word than auto and off."""
-        variable = f"{self.variable}_LINEARS"
+    def part_mode(self, part: str) -> str:
+        """What ``<variable>_<part>`` asks for. Raises ``Unavailable`` for another word than auto and off."""
+        variable = f"{self.variable}_{part}"
         word = os.environ.get(variable) or "auto"
         if word not in ("auto", "off"):
             raise Unavailable(f"{variable}: got {word!r}, wanted one of auto, off")
         return word
 
-    def serves_linears(self) -> bool:
-        """Does ``<variable>_LINEARS`` leave the linear layers to Sluice? An unknown word does not, with a line of
-        log."""
+    def serves(self, part: str) -> bool:
+        """Does ``<variable>_<part>`` leave one of ``PARTS`` to Sluice? An unknown word does not, with a line of log."""
         try:
-            return self.linears_mode() == "auto"
+            return self.part_mode(part) == "auto"
         except Unavailable as reason:
-            self.log.warning("Sluice: no linear layers: %s", reason)
+            self.log.warning("Sluice: no %s: %s", PARTS[part], reason)
             return False
 
     def register(self) -> None:

@@ -16,7 +16,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch.distributed as dist
 
@@ -31,28 +31,43 @@ class Group(Protocol):
     rank_in_group: int
 
 
-_count: Counter[str] = Counter()  # of measurements by what was measured, alike on all ranks
+_count: Counter[str] = Counter()  # of what was told by its name, alike on all ranks
 
 
-def slowest(group: Group, what: str, steps: list[int], times: Times, log: logging.Logger) -> Times:
-    """The times of each way on the slowest rank, or this one's own where a rank tells none. ``what`` and ``steps``
-    name the measurement."""
-    name = f"sluice/{group.ranks}/{what}/{steps}"
+def told(group: Group, what: str, mine: Any, log: logging.Logger) -> list[Any] | None:
+    """What every rank tells of ``what``, as JSON; None, on all ranks, where one tells nothing."""
+    name = f"sluice/{group.ranks}/{what}"
     _count[name] += 1
     store = dist.distributed_c10d._get_default_store()
     verdict, *keys = (f"{name}/{_count[name]}/{who}" for who in ("verdict", *range(len(group.ranks))))
-    store.set(keys[group.rank_in_group], json.dumps(times))
+    store.set(keys[group.rank_in_group], json.dumps(mine))
     try:
         store.wait(keys, PATIENCE)
-        mine = "agreed"
+        found = "agreed"
     except RuntimeError:  # of Torch's store: not within this time
-        mine = "alone"
-    if store.compare_set(verdict, "", mine) != b"agreed":
-        log.warning("Sluice: %s: a rank has told no times of these token counts; each chooses by its own", what)
-        return times
-    told = [json.loads(store.get(key)) for key in keys]
+        found = "alone"
+    if store.compare_set(verdict, "", found) != b"agreed":
+        log.warning("Sluice: %s: a rank has told nothing of it; each chooses by its own", what)
+        return None
+    return [json.loads(store.get(key)) for key in keys]
+
+
+def slowest(group: Group, what: str, steps: list[int], times: Times, log: logging.Logger) -> Times | None:
+    """The times of each way on the slowest rank; None, on all ranks, where one tells none. ``what`` and ``steps``
+    name the measurement."""
+    every = told(group, f"{what}, tokens {steps}", times, log)
+    if every is None:
+        return None
     none = [math.inf] * len(steps)
-    return {way: [max(us) for us in zip(*(other.get(way, none) for other in told))] for way in times}
+    return {way: [max(us) for us in zip(*(other.get(way, none) for other in every))] for way in times}
+
+
+def all_say(get: Callable[[], Group | None] | None, what: str, mine: bool, log: logging.Logger) -> bool:
+    """Is it true on every rank? One rank alone, or no group, says for itself; where a rank is silent it is not."""
+    group = group_of(get)
+    if group is None:
+        return mine
+    return all(told(group, what, mine, log) or [False])
 
 
 def group_of(get: Callable[[], Group | None] | None) -> Group | None:

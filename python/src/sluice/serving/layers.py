@@ -12,13 +12,15 @@ vLLM's compiler traces ``Engine.activation``, ``obstacle``, ``parts`` and ``is_p
 
 from __future__ import annotations
 
+import ast
 import importlib.abc
 import importlib.machinery
 import inspect
 import logging
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -134,7 +136,10 @@ class Engine:
         reason = self.obstacle(mlp)
         if reason is not None:
             self.say_left(type(mlp), reason)
-        elif self._objection(mlp, form, stock) is not None:  # which logs
+        elif not operators.all_say(
+            f"{type(mlp).__name__} {list(getattr(mlp, form.down).weight.shape)}",
+            self._objection(mlp, form, stock) is None,  # which logs
+        ):  # fmt: skip
             mlp.sluice_form = None
         else:
             getattr(mlp, form.down).sluice_mlp = True  # whose ladder has its product
@@ -199,6 +204,18 @@ class Engine:
             )  # fmt: skip
 
 
+@contextmanager
+def quiet(logger: str) -> Iterator[None]:
+    """Without what an engine's logger tells below warnings."""
+    log = logging.getLogger(logger)
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 @cache
 def _stream(index: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(index)
@@ -228,6 +245,32 @@ def is_spelled(kind: type, forward: Callable[..., Any]) -> bool:
         )
     except (OSError, TypeError, SyntaxError):
         return False
+
+
+@cache
+def last_product(kind: type) -> str | None:
+    """The attribute of a class whose ``forward`` ends with ``y, _ = self.attribute(x)`` and ``return y``, where that is
+    its one return; None elsewhere."""
+    try:
+        (function,) = ast.parse(textwrap.dedent(inspect.getsource(kind.forward))).body
+    except (AttributeError, OSError, TypeError, SyntaxError, ValueError):
+        return None
+    match getattr(function, "body", [])[-2:]:
+        case [
+            ast.Assign(
+                targets=[ast.Tuple(elts=[ast.Name(id=y), ast.Name()])],
+                value=ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="self"), attr=attribute), args=[ast.Name()], keywords=[]
+                ),
+            ),
+            ast.Return(value=ast.Name(id=returned)),
+        ] if y == returned:  # fmt: skip
+            pass
+        case _:
+            return None
+    uses = [n for n in ast.walk(function) if isinstance(n, ast.Attribute) and n.attr == attribute]
+    returns = [n for n in ast.walk(function) if isinstance(n, ast.Return)]
+    return attribute if len(uses) == len(returns) == 1 else None
 
 
 def own_classes(module: ModuleType) -> Iterator[type]:

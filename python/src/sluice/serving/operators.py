@@ -27,7 +27,8 @@ import bisect
 import itertools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -56,12 +57,26 @@ Way = Callable[..., Any]
 _log = logging.getLogger("sluice")
 _mode = "auto"
 _group: Callable[[], alike.Group | None] | None = None  # asked when something is timed: engines make it late
+_capturing: Callable[[Any], AbstractContextManager[Any]] = torch.cuda.stream
 
 
-def configure(mode: str, log: logging.Logger, group: Callable[[], alike.Group | None] | None = None) -> None:
-    """``auto`` or ``force``, the logger of the engine in this process, and its tensor-parallel group."""
-    global _mode, _log, _group
-    _mode, _log, _group = mode, log, group
+def configure(
+    mode: str, log: logging.Logger, group: Callable[[], alike.Group | None] | None = None,
+    capturing: Callable[[Any], AbstractContextManager[Any]] = torch.cuda.stream,
+) -> None:  # fmt: skip
+    """``auto`` or ``force``, the logger of the engine in this process, its tensor-parallel group, and what it has
+    around a capture on a stream: its own sums may need it."""
+    global _mode, _log, _group, _capturing
+    _mode, _log, _group, _capturing = mode, log, group, capturing
+
+
+def is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def all_say(what: str, mine: bool) -> bool:
+    """Is it true on every tensor-parallel rank?"""
+    return alike.all_say(_group, what, mine, _log)
 
 
 # --- the three ways
@@ -124,7 +139,9 @@ def _side_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def _sampler(run: Callable[[], Any], between: Callable[[], Any], captured: bool) -> Callable[[], float]:
+def _sampler(
+    run: Callable[[], Any], between: Callable[[], Any], captured: bool, pool: Any = None
+) -> Callable[[], float]:
     """A function that takes one sample: microseconds of a run and of what a model has between two, which
     keeps programmatic launches of one run from starting under the one before. The weights of a layer
     exceed the L2 cache of the models that matter, so that repeats find them in memory."""
@@ -142,7 +159,8 @@ def _sampler(run: Callable[[], Any], between: Callable[[], Any], captured: bool)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             run()
-            graph.capture_begin(capture_error_mode="thread_local")
+        with _capturing(stream):
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 all_runs()
             finally:
@@ -168,11 +186,15 @@ class Choice:
     name: str
     steps: list[int] = field(default_factory=list)
     us: dict[str, list[float]] = field(default_factory=dict)
+    collective: bool = False  # "sluice" sums over ranks: no rank may take it alone
 
     def measure(self, rows: Tensor, ways: dict[str, Callable[[int], Any]]) -> None:
         """Times the steps that are not known up to the rows at hand, and the last one whole; on several
         ranks all take the slowest one's times."""
         m, known = rows.shape[0], len(self.steps)
+        # One pool for all graphs, which live as long as it: an engine may map its memory on other GPUs.
+        pool = torch.cuda.graph_pool_handle() if rows.is_cuda else None
+        held: list[Any] = []
         for step in [step for step in STEPS if step < m] + [m]:
             if self.steps and step <= self.steps[-1]:
                 continue
@@ -180,11 +202,12 @@ class Choice:
             samplers = {}
             for name, way in ways.items():
                 try:
-                    samplers[name] = _sampler(partial(way, step), rows[:step].clone, captured)
-                except RuntimeError as error:
+                    samplers[name] = _sampler(partial(way, step), rows[:step].clone, captured, pool)
+                except (RuntimeError, ValueError) as error:
                     if name == "stock":
                         raise
                     _log.warning("Sluice: %s of %d tokens, %s: %s", self.name, step, name, error)
+            held.append(samplers)
             times = [{name: s() for name, s in samplers.items()} for _ in range(SAMPLES)]  # in turns
             for name in ways:
                 self.us.setdefault(name, []).append(min(t.get(name, math.inf) for t in times))
@@ -192,7 +215,12 @@ class Choice:
         if group := alike.group_of(_group):
             new = {name: us[known:] for name, us in self.us.items()}
             what = f"{self.name} {rows.dtype}"
-            for name, us in alike.slowest(group, what, self.steps[known:], new, _log).items():
+            agreed = alike.slowest(group, what, self.steps[known:], new, _log)
+            if agreed is None:
+                agreed = new
+                if self.collective:
+                    agreed["sluice"] = [math.inf] * len(agreed["sluice"])
+            for name, us in agreed.items():
                 self.us[name][known:] = us
         _log.info("Sluice: %s", self)
 
@@ -220,21 +248,37 @@ choices: dict[tuple[Any, ...], Choice] = {}
 calls = dict.fromkeys(MLP, 0)  # of the operators, captured or run: shows whether they are there
 
 
+def title(name: str, w_down: Tensor, activation: int) -> str:
+    """Of a choice for an MLP."""
+    d, h = w_down.shape
+    return f"{name} {d}x{h} {ACTIVATIONS[activation]}"
+
+
+def choose(
+    title: str, ways: dict[str, Way], x: Tensor, on_rows: Callable[[Way, int], Any], collective: bool = False
+) -> str:
+    """The way for these rows; `on_rows` calls one on the first so many of them. Where nothing is measured it is
+    Sluice's, but for a sum over ranks in mode ``auto``."""
+    m = x.shape[0]
+    if _mode == "force" or m == 0:
+        return "sluice"
+    key = (title, x.dtype, x.device)
+    choice = choices.get(key)
+    if choice is None or not choice.steps or m > 2 * choice.steps[-1]:
+        if not is_capturing():
+            choice = choices.setdefault(key, Choice(title, collective=collective))
+            choice.measure(x, {name: partial(on_rows, way) for name, way in ways.items()})
+    if choice is None or not choice.steps:
+        return "stock" if collective else "sluice"
+    return choice.fastest(m)
+
+
 def chosen(
     name: str, ways: dict[str, Way], x: Tensor, w_down: Tensor, activation: int,
     on_rows: Callable[[Way, int], Any],
 ) -> Way:  # fmt: skip
-    """The way for these rows; `on_rows` calls one on the first so many of them."""
-    m, (d, h) = x.shape[0], w_down.shape
-    best = "sluice"
-    if _mode != "force" and m > 0:
-        key = (name, d, h, x.dtype, activation, x.device)
-        choice = choices.get(key)
-        if choice is None or not choice.steps or m > 2 * choice.steps[-1]:
-            if not torch.cuda.is_current_stream_capturing():
-                choice = choices.setdefault(key, Choice(f"{name} {d}x{h} {ACTIVATIONS[activation]}"))
-                choice.measure(x, {n: partial(on_rows, way) for n, way in ways.items()})
-        best = "sluice" if choice is None or not choice.steps else choice.fastest(m)
+    """The way of an MLP for these rows, counted."""
+    best = choose(title(name, w_down, activation), ways, x, on_rows)
     calls[best] += 1
     return ways[best]
 
@@ -279,7 +323,7 @@ def linear_choice(weight: Tensor, bias: Tensor | None, weights_static: bool) -> 
     kind = (tuple(weight.shape), weight.dtype, bias is None, weight.device, weights_static)
     key = (_mode, *kind)
     if key not in linear_choices:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if is_capturing():
             return None
         reason = proof.linear_objection(
             weight, bias, lambda x: _linear_ours(x, weight, bias, weights_static)
@@ -290,21 +334,33 @@ def linear_choice(weight: Tensor, bias: Tensor | None, weights_static: bool) -> 
     return linear_choices[key]
 
 
+def measures(device: torch.device) -> bool:
+    """Are kernels timed here? Else Sluice serves."""
+    return _mode != "force" and device.type in MEASURED
+
+
+def inputs(weight: Tensor, rows: int) -> Tensor:
+    """Normal, not of the process's own numbers, which the model's sampling draws from."""
+    own = torch.Generator(weight.device).manual_seed(0)
+    return torch.randn((rows, weight.shape[1]), generator=own, device=weight.device, dtype=weight.dtype)
+
+
+def cold(weight: Tensor) -> Iterator[Tensor]:
+    """The weight and its copies in turns, one a repeat where it is small: a model reads other layers' weights
+    before this one's again."""
+    small = weight.numel() * weight.element_size() < _COLD_BYTES
+    return itertools.cycle([weight] + [weight.clone() for _ in range(REPEATS - 1)] * small)
+
+
 def _measured_linear(weight: Tensor, bias: Tensor | None, weights_static: bool) -> Choice:
     n, k = weight.shape
     choice = Choice(f"linear {n}x{k}{'' if bias is None else ' with bias'}")
-    if _mode == "force" or weight.device.type not in MEASURED:
+    if not measures(weight.device):
         return choice
-    # Not of the process's own numbers, which the model's sampling draws from.
-    own = torch.Generator(weight.device).manual_seed(0)
-    x = torch.randn((MOST_LINEAR, k), generator=own, device=weight.device, dtype=weight.dtype)
-    small = weight.numel() * weight.element_size() < _COLD_BYTES
-    # A copy a repeat: a model reads other layers' weights before this one's again.
-    weights = [weight] + [weight.clone() for _ in range(REPEATS - 1)] * small
+    x, weights = inputs(weight, MOST_LINEAR), cold(weight)
 
     def of(way: Way) -> Callable[[int], Tensor]:
-        turns = itertools.cycle(weights)
-        return lambda m: way(x[:m], next(turns), bias, weights_static)
+        return lambda m: way(x[:m], next(weights), bias, weights_static)
 
     choice.measure(x, {name: of(way) for name, way in LINEAR.items()})
     return choice
@@ -400,6 +456,9 @@ def load() -> None:
     def _(x, weights, *_rest):  # type: ignore[no-untyped-def]
         return x.new_empty((*x.shape[:-1], sum(weight.shape[0] for weight in weights)))
 
+    from sluice.serving import reduced  # which has ways of this module
+
+    reduced.define(_library)
     for name in ("norm_mlp", "add_norm"):
         torch.library.register_fake(
             f"sluice_serving::{name}", lambda x, *_: (x.new_empty(x.shape), x.new_empty(x.shape)),

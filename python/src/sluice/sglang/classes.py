@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -38,7 +36,7 @@ from torch import Tensor, nn
 from sluice import capi
 from sluice.form import Call, Form, form_of
 from sluice.serving import operators
-from sluice.serving.layers import REPLACED, Engine, is_spelled, own_classes
+from sluice.serving.layers import REPLACED, Engine, is_spelled, own_classes, quiet
 from sluice.sglang import PLUGIN
 
 DEVICES = ("cuda",)  # what weights may lie on; tests have no other than the CPU
@@ -106,7 +104,7 @@ def _hooked(mlp: nn.Module) -> _Hooked | None:
 def _is_served(mlp: nn.Module, hooked: _Hooked) -> bool:
     """Is this module Sluice's? Decides it at its first call, unless a graph is being captured."""
     if "sluice_form" not in vars(mlp):
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if operators.is_capturing():
             return False
         _say_version()
         ENGINE.decide(mlp, hooked.form, hooked.stock)
@@ -308,24 +306,12 @@ def _refuses(layer: nn.Module) -> bool:
 def _serve_linears() -> None:
     """QKV, output projections and routers, where they are these very classes. The head's product is not a
     linear method's here."""
-    if PLUGIN.serves_linears():
+    if PLUGIN.serves("LINEARS"):
         kinds = tuple(getattr(sglang_linear, name, None) for name in LINEARS)
         ENGINE.serve_linears(UnquantizedLinearMethod, kinds, _refuses)
 
 
 # --- when a module of Python is imported
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the registry's line for each of dozens of targets."""
-    log = logging.getLogger(hook_registry.__name__)
-    level = log.level
-    log.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 def serve(module: ModuleType) -> None:
@@ -343,5 +329,5 @@ def serve(module: ModuleType) -> None:
         else:
             continue
         _Hooks.register(f"{module.__name__}.{kind.__name__}.forward", hook, HookType.AROUND)
-    with _quietly():
+    with quiet(hook_registry.__name__):  # it has a line for each of dozens of targets
         _Hooks.apply_hooks()

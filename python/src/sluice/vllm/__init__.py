@@ -10,8 +10,8 @@ processes; nothing has to be imported or changed. ``SLUICE_VLLM`` in the environ
 ``force``  Sluice serves every token count: the same choice in every run
 ``off``    vLLM stays as it is
 
-``SLUICE_VLLM_LINEARS`` does the same for QKV, output projection, router and head at up to 64 tokens: ``auto``,
-the default, or ``off``.
+``SLUICE_VLLM_LINEARS`` does the same for QKV, output projection, router and head at up to 64 tokens, and
+``SLUICE_VLLM_SUMS`` for the sums over tensor-parallel ranks: ``auto``, the default, or ``off``.
 
 Any version of vLLM whose classes have the form is served; which and when: ``classes``. What it shares with
 SGLang's plug-in: ``sluice.serving``.
@@ -25,7 +25,7 @@ from sluice import capi
 from sluice.serving import Plugin, Unavailable
 
 CACHE_TAG = "SLUICE_CACHE_TAG"
-OPERATORS_REVISION = 5  # of schemas and traced code: compiled graphs of another one are no use
+OPERATORS_REVISION = 6  # of schemas and traced code: compiled graphs of another one are no use
 
 
 def _start(wanted: str) -> str:
@@ -41,11 +41,11 @@ def _start(wanted: str) -> str:
     from sluice.serving import operators
     from sluice.vllm import classes
 
-    linears = PLUGIN.serves_linears()
-    operators.configure(wanted, PLUGIN.log, get_tp_group)
-    classes.patch(linears)
+    linears, sums = PLUGIN.serves("LINEARS"), PLUGIN.serves("SUMS")
+    operators.configure(wanted, PLUGIN.log, get_tp_group, classes.capturing)
+    classes.patch(linears, sums)
     # vLLM keys its compiled graphs by the model's own source and by these.
-    tag = f"{capi.version()} {wanted} {OPERATORS_REVISION}" + " linears" * linears
+    tag = f"{capi.version()} {wanted} {OPERATORS_REVISION}" + " linears" * linears + " sums" * sums
     envs.environment_variables[CACHE_TAG] = lambda: tag
     return f"{capi.version()}, {wanted}{classes.ENGINE.linears()}"
 

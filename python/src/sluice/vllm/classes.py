@@ -12,14 +12,16 @@ choose by it); no argument that differs between layers, or each is compiled anew
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 import vllm.model_executor.layers.linear as vllm_linear
-from vllm.distributed import tensor_model_parallel_all_reduce
+from vllm.distributed import get_tp_group, tensor_model_parallel_all_reduce
 from vllm.model_executor.layers.activation import GeluAndMul, SiluAndMul
 from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.linear import (
@@ -29,8 +31,8 @@ from vllm.model_executor.layers.linear import (
 )
 
 from sluice.form import Form, form_of
-from sluice.serving import operators
-from sluice.serving.layers import Engine, OnImport, is_spelled, own_classes
+from sluice.serving import operators, reduced
+from sluice.serving.layers import DTYPES, Engine, OnImport, is_spelled, last_product, own_classes, quiet
 from sluice.vllm import PLUGIN
 
 MODELS = ("vllm.model_executor.models.", "vllm.models.")
@@ -56,25 +58,29 @@ def _served_mlp(stock: Callable[..., Any], form: Form) -> Callable[..., Any]:
         x = arguments[0] if arguments else named[form.argument]
         if obstacle(self) is not None or x.dim() != 2:
             return stock(self, *arguments, **named)
-        y = torch.ops.sluice_serving.mlp(x, *ENGINE.parts(self, form))
-        return _reduced(getattr(self, form.down), y)
+        down, parts = getattr(self, form.down), ENGINE.parts(self, form)
+        if down.reduce_results and down.sluice_group:
+            return torch.ops.sluice_serving.mlp_reduce(x, *parts, down.sluice_group)
+        return _reduced(down, torch.ops.sluice_serving.mlp(x, *parts))
 
     return forward
 
 
+def _are_plain_norms(layer: nn.Module, dtype: torch.dtype) -> bool:
+    """Are what stands around attention an add + RMSNorm each, that may be Sluice's? Traced."""
+    return ENGINE.is_plain_norm(layer.input_layernorm, dtype) and ENGINE.is_plain_norm(
+        layer.post_attention_layernorm, dtype
+    )
+
+
 def _norms_can_move(layer: nn.Module) -> bool:
-    """Are what stands around attention an add + RMSNorm each, that may be Sluice's? With tensor
-    parallelism they stay: vLLM fuses each with the all-reduce before it. Traced."""
+    """May the norms join the operators of one rank that has no others? Traced."""
     mlp = layer.mlp
     form = getattr(mlp, "sluice_form", None)
     if form is None or obstacle(mlp) is not None:
         return False
     down = getattr(mlp, form.down)
-    return (
-        down.tp_size == 1
-        and ENGINE.is_plain_norm(layer.input_layernorm, down.weight.dtype)
-        and ENGINE.is_plain_norm(layer.post_attention_layernorm, down.weight.dtype)
-    )
+    return down.tp_size == 1 and _are_plain_norms(layer, down.weight.dtype)
 
 
 class _StockLayer:
@@ -97,7 +103,9 @@ def _served_layer(stock: Callable[..., Any]) -> Callable[..., Any]:
     def forward(
         self: nn.Module, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
     ) -> Any:
-        if not _norms_can_move(self):
+        output = getattr(self.self_attn, self.sluice_output) if self.sluice_output else None
+        sums = getattr(output, "sluice_defers", False)  # a LoRA wrapper in its place does not say so
+        if not sums and not _norms_can_move(self):
             return stock(self, positions, hidden_states, residual)
         before, mlp, behind = self.input_layernorm, self.mlp, self.post_attention_layernorm
         if residual is None:
@@ -108,6 +116,12 @@ def _served_layer(stock: Callable[..., Any]) -> Callable[..., Any]:
                 hidden_states, residual, before.weight, before.variance_epsilon
             )
         hidden_states = self.self_attn(positions=positions, hidden_states=hidden_states)
+        if sums:
+            hidden_states, residual = torch.ops.sluice_serving.linear_reduce_norm(
+                hidden_states, output.weight, residual, behind.weight, behind.variance_epsilon,
+                output.sluice_group,
+            )  # fmt: skip
+            return mlp(hidden_states), residual
         w_gate_up, w_down, activation = ENGINE.parts(mlp, mlp.sluice_form)
         return torch.ops.sluice_serving.norm_mlp(
             hidden_states, residual, behind.weight, w_gate_up, w_down, behind.variance_epsilon,
@@ -121,6 +135,104 @@ def _has_its_names(stock: Callable[..., Any]) -> bool:
     """Whether a decoder layer's forward can be called by the names of ``_served_layer``'s."""
     names = list(inspect.signature(stock).parameters)[1:]
     return names == ["positions", "hidden_states", "residual"]
+
+
+# --- sums over ranks
+
+
+def _sum_obstacle() -> str | None:
+    """Why vLLM's all-reduces stay, in the model that is being built."""
+    from vllm.config import get_current_vllm_config
+
+    config = get_current_vllm_config()
+    passes = config.compilation_config.pass_config
+    for name in ("fuse_allreduce_rms", "enable_sp", "fuse_gemm_comms"):
+        if getattr(passes, name, False):
+            return f"vLLM's compiler has a pass of its own for them ({name})"
+    if getattr(config.parallel_config, "enable_dbo", False):
+        return "two batches run at once (enable_dbo)"
+    return None
+
+
+@contextmanager
+def capturing(stream: Any) -> Iterator[None]:
+    """On a stream, what vLLM has around a capture: its custom all-reduce, which runs on the addresses that a graph
+    was captured with, tells them to the other ranks behind it."""
+    if not dist.is_initialized() or get_tp_group().world_size == 1:
+        with torch.cuda.stream(stream):
+            yield
+        return
+    from vllm.distributed.parallel_state import GraphCaptureContext
+
+    with quiet("vllm.distributed"), get_tp_group().graph_capture(GraphCaptureContext(stream)):
+        yield
+
+
+def _group_of(row: nn.Module) -> str:
+    """The process group over which Sluice may sum what the layer multiplies, by name; nothing where it may not."""
+    if row.tp_size == 1:
+        return ""
+    try:
+        from vllm.distributed.parallel_state import GraphCaptureContext as _  # as ``capturing`` does
+
+        reason, group = _sum_obstacle(), get_tp_group().device_group.group_name
+    except Exception as error:  # noqa: BLE001
+        reason, group = f"{type(error).__name__}: {error}", ""
+    if reason is None:
+        return str(group)
+    ENGINE.say("sums", f"sums over ranks stay {ENGINE.name}'s: {reason}")
+    return ""
+
+
+def _is_plain_row(row: nn.Module) -> bool:
+    """Is it a product without bias whose sum is Sluice's? Traced."""
+    return (
+        type(row) is RowParallelLinear
+        and bool(row.sluice_group)
+        and row.reduce_results
+        and row.input_is_parallel
+        and row.bias is None
+        and type(row.quant_method) is UnquantizedLinearMethod
+        and row.weight.dtype in DTYPES
+    )
+
+
+def _serve_rows() -> None:
+    """Output projections, and what else is a ``RowParallelLinear``: the product and its sum."""
+    init, stock = RowParallelLinear.__init__, RowParallelLinear.forward
+    if hasattr(stock, "sluice_stock"):
+        return
+
+    def __init__(self: nn.Module, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options)
+        self.sluice_group = _group_of(self)
+
+    def forward(self: nn.Module, input_: Tensor) -> Any:
+        if self.sluice_defers:
+            y = input_
+        elif _is_plain_row(self) and input_.dim() == 2 and input_.dtype is self.weight.dtype:
+            y = torch.ops.sluice_serving.linear_reduce(input_, self.weight, self.sluice_group)
+        else:
+            return stock(self, input_)
+        return (y, None) if self.return_bias else y
+
+    forward.sluice_stock = stock  # type: ignore[attr-defined]
+    RowParallelLinear.__init__, RowParallelLinear.forward = __init__, forward
+
+
+def _joined_init(init: Callable[..., None], served: Any) -> Any:
+    """The constructor of a decoder layer; then whether its attention leaves the output projection to it, whose
+    product, sum, residual and norm are one operator."""
+
+    def __init__(self: nn.Module, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options)
+        self.sluice_output = ""
+        output = last_product(type(self.self_attn)) if type(self).forward is served else None
+        row = getattr(self.self_attn, output, None) if output else None
+        if type(row) is RowParallelLinear and _is_plain_row(row) and _are_plain_norms(self, row.weight.dtype):
+            self.sluice_output, row.sluice_defers = output, True
+
+    return __init__
 
 
 def _checked_init(init: Callable[..., None], form: Form, served: Any, stock: Any) -> Any:
@@ -144,6 +256,9 @@ def _serve(module: ModuleType) -> None:
             kind.__init__ = _checked_init(kind.__init__, form, kind.forward, stock)
         elif is_spelled(kind, _StockLayer.forward) and _has_its_names(stock):
             kind.forward = _served_layer(stock)
+            kind.sluice_output = ""  # a module without the constructor's check
+            if kind.__init__ is not nn.Module.__init__:
+                kind.__init__ = _joined_init(kind.__init__, kind.forward)
         else:
             continue
         kind.sluice_stock_forward = stock
@@ -164,9 +279,13 @@ def _serve_linears() -> None:
         ENGINE.say("head", f"the head stays {ENGINE.name}'s: {error}")
 
 
-def patch(linears: bool = True) -> None:
+def patch(linears: bool = True, sums: bool = True) -> None:
     """Serves what is imported and what will be."""
     operators.load()
+    reduced.configure(tensor_model_parallel_all_reduce)
+    RowParallelLinear.sluice_group, RowParallelLinear.sluice_defers = "", False
+    if sums:
+        _serve_rows()
     if linears:
         _serve_linears()
     OnImport(MODELS, _serve, PLUGIN.log)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``torch.ops.sluice_serving.{mlp_reduce, linear_reduce, linear_reduce_norm}``: products of tensor-parallel ranks and
+their sum.
+
+    mlp_reduce          y = MLP(x) summed over ranks                       x [M, D] -> y [M, D]
+    linear_reduce       y = x @ weight.T summed over ranks                 x [M, K] -> y [M, N]
+    linear_reduce_norm  r = linear_reduce(x) + residual, n = rms_norm(r)   residual [M, N] -> n, r [M, N]
+
+Each rank has its part of the weights: w_gate_up [2H, D], w_down [D, H], weight [N, K]. ``group`` is the name of the
+ranks' process group. Beside the ways of ``operators``, behind which the engine sums, there is ``sluice``, whose plan
+ends with Sluice's own sum (``sluice.ranks``), and ``apart``: Sluice's products and the engine's sum. The first serves
+up to ``MOST_SUMMED`` tokens; above them it is ``apart``, and linear layers are the engine's.
+
+All ranks sum in one way, or each would wait for ever: they choose by the slowest one's times, and where they could
+not tell each other, by none. What a sum needs of peer memory is there before the first graph is captured.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sluice import proof
+from sluice.gate import ACTIVATIONS, Gate
+from sluice.serving import operators
+from sluice.serving.operators import Choice, Way
+
+MOST_SUMMED = 512  # tokens; above, the links' bandwidth counts, and the engine's sum has it
+
+calls: Counter[str] = Counter()  # of each way, captured or run
+_all_reduce: Callable[[Tensor], Tensor] | None = None  # the engine's
+_reserved: set[tuple[str, int, torch.dtype, torch.device]] = set()
+_linear_choices: dict[tuple[Any, ...], Choice | str] = {}
+
+
+def configure(all_reduce: Callable[[Tensor], Tensor]) -> None:
+    """The sum of the engine in this process over its tensor-parallel group, out of place."""
+    global _all_reduce
+    _all_reduce = all_reduce
+
+
+def _summed_behind(way: Way) -> Way:
+    """The way, then the engine's sum."""
+
+    def way_and_sum(*operands: Any) -> Tensor:
+        assert _all_reduce is not None
+        return _all_reduce(way(*operands))
+
+    return way_and_sum
+
+
+def _is_reserved(x: Tensor, columns: int, group: str) -> bool:
+    """Is there peer memory for sums of up to ``MOST_SUMMED`` tokens? Not where a graph is captured that no call
+    went before, which is so on all ranks alike."""
+    key = (group, columns, x.dtype, x.device)
+    if key not in _reserved:
+        if operators.is_capturing():
+            return False
+        h, weight = x.new_zeros(MOST_SUMMED, 8), x.new_zeros(columns, 8)
+        torch.ops.sluice.down_reduce(h, weight, None, None, False, group=group)
+        _reserved.add(key)
+    return True
+
+
+def _serves(x: Tensor, columns: int, group: str) -> bool:
+    return x.shape[0] <= MOST_SUMMED and _is_reserved(x, columns, group)
+
+
+# --- MLPs
+
+_APART = {name: _summed_behind(way) for name, way in operators.MLP.items()}
+
+
+def _mlp_ours(group: str, x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int) -> Tensor:
+    if not _serves(x, w_down.shape[0], group):
+        return _APART["sluice"](x, w_gate_up, w_down, activation)
+    w_gate, w_up = w_gate_up.chunk(2)
+    gate = Gate(ACTIVATIONS[activation]).arguments
+    operands = (x, w_gate, w_up, w_down, None, None, None, None, *gate, True)
+    return torch.ops.sluice.mlp_reduce(*operands, group=group)[0]
+
+
+def _mlp_reduce(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int, group: str) -> Tensor:
+    rest = (w_gate_up, w_down, activation)
+    ways: dict[str, Way] = {
+        "sluice": partial(_mlp_ours, group), "apart": _APART["sluice"], "mixed": _APART["mixed"],
+        "stock": _APART["stock"],
+    }  # fmt: skip
+    title = operators.title("mlp_reduce", w_down, activation)
+    best = operators.choose(title, ways, x, lambda way, m: way(x[:m], *rest), collective=True)
+    calls[best] += 1
+    return ways[best](x, *rest)
+
+
+# --- linear layers
+
+
+def _linear_ours(
+    group: str, x: Tensor, weight: Tensor, residual: Tensor | None = None, norm_weight: Tensor | None = None,
+    eps: float = 0.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The sum, with the residual where there is one, and its norm or nothing."""
+    norm = {} if norm_weight is None else {"next_norm": norm_weight, "next_eps": eps}
+    return torch.ops.sluice.down_reduce(x, weight, None, residual, True, group=group, **norm)
+
+
+def _sum_ours(group: str, x: Tensor, weight: Tensor) -> Tensor:
+    return _linear_ours(group, x, weight)[0]
+
+
+def _norm_ours(
+    group: str, x: Tensor, weight: Tensor, residual: Tensor, norm_weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    r, n = _linear_ours(group, x, weight, residual, norm_weight, eps)
+    return n, r
+
+
+def _product_ours(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.ops.sluice.down(x, weight, None, None, True)
+
+
+def _norm_behind(way: Way) -> Way:
+    """The way, then an add + RMSNorm."""
+
+    def way_and_norm(x: Tensor, weight: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> Any:
+        return torch.ops.sluice_serving.add_norm(way(x, weight), residual, norm_weight, eps)
+
+    return way_and_norm
+
+
+_LINEAR: dict[str, Way] = {
+    "apart": _summed_behind(_product_ours), "stock": _summed_behind(functional.linear),
+}  # fmt: skip
+_LINEAR_NORM: dict[str, Way] = {name: _norm_behind(way) for name, way in _LINEAR.items()}
+
+
+def _linear_choice(weight: Tensor, group: str, name: str, ways: dict[str, Way], *rest: Any) -> Choice | str | None:
+    """What was measured for a layer's shape, or why the engine serves all of it; None where a graph that is being
+    captured forbids both. ``rest`` follows the weight; those of two dimensions have a row a token."""
+    key = (name, tuple(weight.shape), weight.dtype, weight.device, group)
+    if key not in _linear_choices:
+        if operators.is_capturing():
+            return None
+        reason = proof.linear_objection(weight, None, lambda x: _product_ours(x, weight))
+        n, k = weight.shape
+        if not operators.all_say(f"{name} {n}x{k} {weight.dtype}", reason is None):
+            reason = reason or "another rank leaves it to the engine"
+        if reason is None:
+            choice = Choice(f"{name} {n}x{k}", collective=True)
+            if operators.measures(weight.device):
+                rows = operators.inputs(weight, MOST_SUMMED)
+                others = [
+                    weight.new_zeros(MOST_SUMMED, n) if isinstance(t, Tensor) and t.dim() == 2 else t for t in rest
+                ]  # fmt: skip
+                cold = operators.cold(weight)
+
+                def run(way: Way, m: int) -> Any:
+                    cut = (t[:m] if isinstance(t, Tensor) and t.dim() == 2 else t for t in others)
+                    return way(rows[:m], next(cold), *cut)
+
+                choice.measure(rows, {way: partial(run, ways[way]) for way in ways})
+        _linear_choices[key] = reason or choice
+    return _linear_choices[key]
+
+
+def _linear_best(name: str, ways: dict[str, Way], x: Tensor, weight: Tensor, group: str, *rest: Any) -> Any:
+    best = "stock"
+    if 0 < x.shape[0] <= MOST_SUMMED and _is_reserved(x, weight.shape[0], group):
+        choice = _linear_choice(weight, group, name, ways, *rest)
+        if isinstance(choice, Choice):
+            best = choice.fastest(x.shape[0]) if choice.steps else "sluice"
+    calls[best] += 1
+    return ways[best](x, weight, *rest)
+
+
+def _linear_reduce(x: Tensor, weight: Tensor, group: str) -> Tensor:
+    ways = {"sluice": partial(_sum_ours, group), **_LINEAR}
+    return _linear_best("linear_reduce", ways, x, weight, group)
+
+
+def _linear_reduce_norm(
+    x: Tensor, weight: Tensor, residual: Tensor, norm_weight: Tensor, eps: float, group: str
+) -> tuple[Tensor, Tensor]:
+    ways = {"sluice": partial(_norm_ours, group), **_LINEAR_NORM}
+    return _linear_best("linear_reduce_norm", ways, x, weight, group, residual, norm_weight, eps)
+
+
+# --- registration
+
+
+def define(library: torch.library.Library) -> None:
+    """Adds the operators to the library of ``operators``."""
+    library.define(
+        "mlp_reduce(Tensor x, Tensor w_gate_up, Tensor w_down, int activation, str group) -> Tensor"
+    )
+    library.define("linear_reduce(Tensor x, Tensor weight, str group) -> Tensor")
+    library.define(
+        "linear_reduce_norm(Tensor x, Tensor weight, Tensor residual, Tensor norm_weight, float eps, str group) "
+        "-> (Tensor, Tensor)"
+    )
+    for key in ("CPU", "CUDA"):
+        library.impl("mlp_reduce", _mlp_reduce, key)
+        library.impl("linear_reduce", _linear_reduce, key)
+        library.impl("linear_reduce_norm", _linear_reduce_norm, key)
+
+    @torch.library.register_fake("sluice_serving::mlp_reduce", lib=library)
+    def _(x, *_rest):  # type: ignore[no-untyped-def]
+        return x.new_empty(x.shape)
+
+    @torch.library.register_fake("sluice_serving::linear_reduce", lib=library)
+    def _(x, weight, *_rest):  # type: ignore[no-untyped-def]
+        return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+    @torch.library.register_fake("sluice_serving::linear_reduce_norm", lib=library)
+    def _(x, weight, residual, *_rest):  # type: ignore[no-untyped-def]
+        return residual.new_empty(residual.shape), residual.new_empty(residual.shape)
