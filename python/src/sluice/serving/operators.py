@@ -9,8 +9,8 @@
 
 w_gate_up [2H, D], gate's rows first; w_down [D, H]. Functional; CUDA graphs may capture them. The two with an
 MLP know three ways to its result: ``sluice``; ``stock``, what vLLM runs one by one (cuBLAS, an activation kernel
-that spreads a row over many SMs and an add + RMSNorm in Triton, like those that vLLM's compiler makes;
-``_C``'s take one block a row); and ``mixed``, ``gate_up`` by Sluice and the product behind it by cuBLAS. In
+that spreads a row over many SMs and an add + RMSNorm, like those that vLLM's compiler makes; ``_C``'s take one
+block a row); and ``mixed``, ``gate_up`` by Sluice and the product behind it by cuBLAS. In
 mode ``auto`` all are timed for a ladder of token counts when an operator first sees a shape, which is
 vLLM's profiling run, before graphs are captured and requests served; a call takes the fastest one of the
 step at or above its M. SGLang's plug-in calls ``chosen`` with SGLang's own kernels as ``stock``.
@@ -82,10 +82,16 @@ def all_say(what: str, mine: bool) -> bool:
 # --- the three ways
 
 
+@cache
+def gate_arguments(activation: int) -> tuple[Any, ...]:
+    return Gate(ACTIVATIONS[activation]).arguments
+
+
 def _ours(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int) -> Tensor:
     w_gate, w_up = w_gate_up.chunk(2)
-    gate = Gate(ACTIVATIONS[activation]).arguments
-    return torch.ops.sluice.mlp(x, w_gate, w_up, w_down, None, None, None, None, *gate, True)
+    return torch.ops.sluice.mlp(
+        x, w_gate, w_up, w_down, None, None, None, None, *gate_arguments(activation), True
+    )  # fmt: skip
 
 
 def _ours_norm(
@@ -93,7 +99,7 @@ def _ours_norm(
     activation: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     w_gate, w_up = w_gate_up.chunk(2)
-    gate = Gate(ACTIVATIONS[activation]).arguments
+    gate = gate_arguments(activation)
     return torch.ops.sluice.norm_mlp(
         x, norm_weight, w_gate, w_up, w_down, residual, None, None, None, eps, 0.0, False, *gate, True
     )
@@ -101,13 +107,13 @@ def _ours_norm(
 
 def _stock(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int) -> Tensor:
     g, u = functional.linear(x, w_gate_up).chunk(2, 1)
-    h = torch.ops.sluice.gate_mul(g, u, *Gate(ACTIVATIONS[activation]).arguments)
+    h = torch.ops.sluice.gate_mul(g, u, *gate_arguments(activation))
     return functional.linear(h, w_down)
 
 
 def _mixed(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int) -> Tensor:
     w_gate, w_up = w_gate_up.chunk(2)
-    gate = Gate(ACTIVATIONS[activation]).arguments
+    gate = gate_arguments(activation)
     h = torch.ops.sluice.gate_up(x, w_gate, w_up, None, None, *gate, True)
     return functional.linear(h, w_down)
 
@@ -118,7 +124,7 @@ def _behind_norm(way: Way) -> Way:
         x: Tensor, residual: Tensor, norm_weight: Tensor, w_gate_up: Tensor, w_down: Tensor,
         eps: float, activation: int,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        n, r = _add_norm_cuda(x, residual, norm_weight, eps)
+        n, r = add_norm(x, residual, norm_weight, eps)
         return way(n, w_gate_up, w_down, activation), r
 
     return norm_and
@@ -402,16 +408,11 @@ def _linears(x: Tensor, weights: list[Tensor], biases: list[Tensor], weights_sta
     return torch.cat([_linear(x, weight, bias, weights_static) for weight, bias in each], -1)
 
 
-def _add_norm_cpu(x: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    total = x.float() + residual.float()
-    n = functional.rms_norm(total, norm_weight.shape, norm_weight.float(), eps)
-    return n.to(x.dtype).contiguous(), total.to(x.dtype).contiguous()
-
-
-def _add_norm_cuda(x: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    from sluice.serving.add_norm import add_norm  # Triton, which only GPUs have
-
-    return add_norm(x, residual, norm_weight, eps)
+def add_norm(x: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """On Hopper its launch is programmatic, as what vLLM's compiler makes is not: behind Sluice's ``down``, which permits
+    that from its start, it is in place when the last row is stored."""
+    n, r = torch.ops.sluice.norm(x, norm_weight, residual, eps, 0.0)
+    return n, r
 
 
 # --- registration
@@ -436,9 +437,8 @@ def load() -> None:
     )
     _library.define("linear(Tensor x, Tensor weight, Tensor? bias, bool weights_static) -> Tensor")
     _library.define("linears(Tensor x, Tensor[] weights, Tensor[] biases, bool weights_static) -> Tensor")
-    _library.impl("add_norm", _add_norm_cpu, "CPU")
-    _library.impl("add_norm", _add_norm_cuda, "CUDA")
     for key in ("CPU", "CUDA"):
+        _library.impl("add_norm", add_norm, key)
         _library.impl("mlp", _mlp, key)
         _library.impl("norm_mlp", _norm_mlp, key)
         _library.impl("linear", _linear, key)

@@ -27,7 +27,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from sluice import proof
-from sluice.gate import ACTIVATIONS, Gate
 from sluice.serving import operators
 from sluice.serving.operators import Choice, Way
 
@@ -81,8 +80,7 @@ def _mlp_ours(group: str, x: Tensor, w_gate_up: Tensor, w_down: Tensor, activati
     if not _serves(x, w_down.shape[0], group):
         return _APART["sluice"](x, w_gate_up, w_down, activation)
     w_gate, w_up = w_gate_up.chunk(2)
-    gate = Gate(ACTIVATIONS[activation]).arguments
-    operands = (x, w_gate, w_up, w_down, None, None, None, None, *gate, True)
+    operands = (x, w_gate, w_up, w_down, None, None, None, None, *operators.gate_arguments(activation), True)
     return torch.ops.sluice.mlp_reduce(*operands, group=group)[0]
 
 
@@ -129,7 +127,7 @@ def _norm_behind(way: Way) -> Way:
     """The way, then an add + RMSNorm."""
 
     def way_and_norm(x: Tensor, weight: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> Any:
-        return torch.ops.sluice_serving.add_norm(way(x, weight), residual, norm_weight, eps)
+        return operators.add_norm(way(x, weight), residual, norm_weight, eps)
 
     return way_and_norm
 
@@ -170,11 +168,12 @@ def _linear_choice(weight: Tensor, group: str, name: str, ways: dict[str, Way], 
 
 
 def _linear_best(name: str, ways: dict[str, Way], x: Tensor, weight: Tensor, group: str, *rest: Any) -> Any:
-    best = "stock"
-    if 0 < x.shape[0] <= MOST_SUMMED and _is_reserved(x, weight.shape[0], group):
+    best, m = "stock", x.shape[0]
+    # Also of more tokens: an engine's first call, before which it captures nothing, has the most.
+    if m > 0 and _is_reserved(x, weight.shape[0], group):
         choice = _linear_choice(weight, group, name, ways, *rest)
-        if isinstance(choice, Choice):
-            best = choice.fastest(x.shape[0]) if choice.steps else "sluice"
+        if isinstance(choice, Choice) and m <= MOST_SUMMED:
+            best = choice.fastest(m) if choice.steps else "sluice"
     calls[best] += 1
     return ways[best](x, weight, *rest)
 

@@ -164,8 +164,14 @@ def capturing(stream: Any) -> Iterator[None]:
         return
     from vllm.distributed.parallel_state import GraphCaptureContext
 
-    with quiet("vllm.distributed"), get_tp_group().graph_capture(GraphCaptureContext(stream)):
-        yield
+    custom = getattr(get_tp_group().device_communicator, "ca_comm", None)
+    outer = getattr(custom, "_IS_CAPTURING", False)
+    try:
+        with quiet("vllm.distributed"), get_tp_group().graph_capture(GraphCaptureContext(stream)):
+            yield
+    finally:
+        if outer:  # vLLM captures around this, and its context's end has said that nobody does
+            custom._IS_CAPTURING = True
 
 
 def _group_of(row: nn.Module) -> str:
