@@ -25,16 +25,16 @@ __device__ __forceinline__ Element* at(const tile::RowMajor& rows, std::int64_t 
   return reinterpret_cast<Element*>(rows.base + row * rows.row_bytes) + col;
 }
 
-// Eight columns of r = x (+ residual), rounded.
+// Eight columns of r = x (+ residual), rounded. NOTE: both by value: a pointer that may be null puts
+// what it points to into local memory, a third of the kernel's time.
 template <class Element>
-__device__ __forceinline__ Vector8<Element> rounded_sum(const uint4& x, const uint4* add) {
+__device__ __forceinline__ uint4 rounded_sum(const uint4& x, bool adds, const uint4& add) {
+  if (!adds) return x;
   auto r = Vector8<Element>::of(x);
-  if (add == nullptr) return r;
-  const auto other = Vector8<Element>::of(*add);
+  const auto other = Vector8<Element>::of(add);
 #pragma unroll
   for (int i = 0; i < 8; ++i) r.at[i] += other.at[i];
-  r.round();
-  return r;
+  return r.packed();
 }
 
 template <class Element>
@@ -51,10 +51,12 @@ __global__ void __launch_bounds__(kMaxThreads) normalise_row(const __grid_consta
   const auto* const residual = reinterpret_cast<const uint4*>(at<Element>(p.residual, row, 0));
   const auto* const weight = static_cast<const uint4*>(p.weight);
   // A layer's weights have streamed through L2 since these were there last: their way from memory
-  // would be in the way of everybody's x.
-  for (int v = first; v < vectors; v += step) {
-    ptx::prefetch_l2(weight + v);
-    if (adds) ptx::prefetch_l2(residual + v);
+  // would be in the way of everybody's x. Where SMs have many rows, other rows hide it.
+  if (p.prefetches) {
+    for (int v = first; v < vectors; v += step) {
+      ptx::prefetch_l2(weight + v);
+      if (adds) ptx::prefetch_l2(residual + v);
+    }
   }
   ptx::wait_for_prerequisites();
 
@@ -72,24 +74,26 @@ __global__ void __launch_bounds__(kMaxThreads) normalise_row(const __grid_consta
   }
   const auto again = [&](int v) {
     const uint4 add = adds ? __ldcg(residual + v) : uint4{};
-    return rounded_sum<Element>(__ldcg(x + v), adds ? &add : nullptr);
+    return rounded_sum<Element>(__ldcg(x + v), adds, add);
   };
-  Vector held[kHeld];
+  uint4 held[kHeld];
   float squares = 0;
-  const auto square = [&](const Vector& r) {
+  const auto square = [&](const uint4& raw) {
+    const Vector r = Vector::of(raw);
 #pragma unroll
     for (int i = 0; i < 8; ++i) squares = fmaf(r.at[i], r.at[i], squares);
   };
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
-    held[i] = rounded_sum<Element>(held_x[i], adds ? &held_add[i] : nullptr);
+    held[i] = rounded_sum<Element>(held_x[i], adds, held_add[i]);
     square(held[i]);
   }
   for (int v = first + kHeld * step; v < vectors; v += step) square(again(v));
   const float scale = rsqrtf(block_sum<kMaxThreads>(squares) / static_cast<float>(p.cols) + p.eps);
 
-  const auto finish = [&](int v, const Vector& r, const uint4& raw_weight) {
-    if (p.sum.base != nullptr) r.store(at<Element>(p.sum, row, 8 * v));
+  const auto finish = [&](int v, const uint4& raw, const uint4& raw_weight) {
+    if (p.sum.base != nullptr) *reinterpret_cast<uint4*>(at<Element>(p.sum, row, 8 * v)) = raw;
+    const Vector r = Vector::of(raw);
     const Vector factor = Vector::of(raw_weight);
     Vector n;
 #pragma unroll

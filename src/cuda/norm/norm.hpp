@@ -21,6 +21,7 @@ struct NormParams {
   const void* weight = nullptr;  // [cols]
   float weight_offset = 0;
   float eps = 0;
+  bool prefetches = false;  // weight and residual, before it waits for the kernel in front
 };
 
 /// The widest row that is served, far above any model's: tests end here.

@@ -46,6 +46,7 @@ Status launch(const Step& step, const Step* /*next*/) noexcept {
   params.weight = step.pointer(Operand::kNormWeight);
   params.weight_offset = step.problem.norm.weight_offset;
   params.eps = step.problem.norm.eps;
+  params.prefetches = step.problem.m <= 2 * std::int64_t{step.device.sm_count};
   return norm::launch_norm(step.device, step.problem.m, step.problem.x_dtype, params, step.stream);
 }
 

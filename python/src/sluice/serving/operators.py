@@ -254,9 +254,9 @@ choices: dict[tuple[Any, ...], Choice] = {}
 calls = dict.fromkeys(MLP, 0)  # of the operators, captured or run: shows whether they are there
 
 
-def title(name: str, w_down: Tensor, activation: int) -> str:
+@cache
+def title(name: str, d: int, h: int, activation: int) -> str:
     """Of a choice for an MLP."""
-    d, h = w_down.shape
     return f"{name} {d}x{h} {ACTIVATIONS[activation]}"
 
 
@@ -284,7 +284,7 @@ def chosen(
     on_rows: Callable[[Way, int], Any],
 ) -> Way:  # fmt: skip
     """The way of an MLP for these rows, counted."""
-    best = choose(title(name, w_down, activation), ways, x, on_rows)
+    best = choose(title(name, *w_down.shape, activation), ways, x, on_rows)
     calls[best] += 1
     return ways[best]
 

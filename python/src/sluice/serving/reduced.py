@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -84,13 +84,17 @@ def _mlp_ours(group: str, x: Tensor, w_gate_up: Tensor, w_down: Tensor, activati
     return torch.ops.sluice.mlp_reduce(*operands, group=group)[0]
 
 
-def _mlp_reduce(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int, group: str) -> Tensor:
-    rest = (w_gate_up, w_down, activation)
-    ways: dict[str, Way] = {
+@cache
+def _mlp_ways(group: str) -> dict[str, Way]:
+    return {
         "sluice": partial(_mlp_ours, group), "apart": _APART["sluice"], "mixed": _APART["mixed"],
         "stock": _APART["stock"],
     }  # fmt: skip
-    title = operators.title("mlp_reduce", w_down, activation)
+
+
+def _mlp_reduce(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int, group: str) -> Tensor:
+    rest, ways = (w_gate_up, w_down, activation), _mlp_ways(group)
+    title = operators.title("mlp_reduce", *w_down.shape, activation)
     best = operators.choose(title, ways, x, lambda way, m: way(x[:m], *rest), collective=True)
     calls[best] += 1
     return ways[best](x, *rest)
@@ -178,15 +182,24 @@ def _linear_best(name: str, ways: dict[str, Way], x: Tensor, weight: Tensor, gro
     return ways[best](x, weight, *rest)
 
 
+@cache
+def _linear_ways(group: str) -> dict[str, Way]:
+    return {"sluice": partial(_sum_ours, group), **_LINEAR}
+
+
+@cache
+def _linear_norm_ways(group: str) -> dict[str, Way]:
+    return {"sluice": partial(_norm_ours, group), **_LINEAR_NORM}
+
+
 def _linear_reduce(x: Tensor, weight: Tensor, group: str) -> Tensor:
-    ways = {"sluice": partial(_sum_ours, group), **_LINEAR}
-    return _linear_best("linear_reduce", ways, x, weight, group)
+    return _linear_best("linear_reduce", _linear_ways(group), x, weight, group)
 
 
 def _linear_reduce_norm(
     x: Tensor, weight: Tensor, residual: Tensor, norm_weight: Tensor, eps: float, group: str
 ) -> tuple[Tensor, Tensor]:
-    ways = {"sluice": partial(_norm_ours, group), **_LINEAR_NORM}
+    ways = _linear_norm_ways(group)
     return _linear_best("linear_reduce_norm", ways, x, weight, group, residual, norm_weight, eps)
 
 
