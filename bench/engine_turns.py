@@ -72,6 +72,7 @@ class Setup:
     attention: str | None = None  # the engine's word for a backend
     prefix_cache: bool = False  # SGLang's radix cache
     custom_all_reduce: bool = False  # the engine's own kernels for sums over GPUs, not NCCL's
+    chunk: int = 0  # tokens of a prefill step at most; 0: a prompt whole
 
     def config(self) -> dict[str, Any]:
         """The model's config.json."""
@@ -95,6 +96,7 @@ class Setup:
             arguments.model, arguments.dtype, max(longest, prompt) + 16, prompt,
             max(KV_TOKENS, max(arguments.batches) * (longest + 16)), arguments.tp,
             arguments.attention, arguments.prefix_cache, arguments.custom_all_reduce,
+            arguments.chunk,
         )  # fmt: skip
 
 
@@ -366,7 +368,7 @@ def measure(workers: list[Worker], arguments: argparse.Namespace) -> None:
 def command_of(host: Host, parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> str:
     """The program with the options that decide what is measured, where they are not the default."""
     words = ["python", f"bench/{Path(host.program).name}", "--model", arguments.model]
-    for name in ("dtype", "output", "prompt", "runs", "tp", "attention", "prefix_cache", "custom_all_reduce"):
+    for name in ("dtype", "output", "prompt", "runs", "tp", "attention", "prefix_cache", "custom_all_reduce", "chunk"):
         value = getattr(arguments, name)
         if name in ("output", "runs") or value != parser.get_default(name):
             values = [] if value is True else value if isinstance(value, list) else [value]
@@ -387,6 +389,7 @@ def parse(host: Host, description: str) -> argparse.Namespace:
     parser.add_argument("--tp", type=int, default=1, help="GPUs that share the model")
     parser.add_argument("--custom-all-reduce", action="store_true", help="the engine's kernels for sums, else NCCL")
     parser.add_argument("--attention", metavar="NAME", help="the engine's word for an attention backend")
+    parser.add_argument("--chunk", type=int, default=0, help="tokens of a prefill step at most; 0: a prompt whole")
     parser.add_argument("--prefix-cache", action="store_true", help="on, as engines have it by default")
     parser.add_argument("--prompts", type=int, nargs="*", help="lengths for first tokens; a cache would know them")
     if host.profiles:

@@ -86,7 +86,7 @@ class Engine:
             model_path=self.folder.name, load_format="dummy", skip_tokenizer_init=True,
             dtype=TYPES[setup.dtype], disable_radix_cache=not setup.prefix_cache,
             attention_backend=setup.attention, context_length=setup.context,
-            max_running_requests=max(BATCHES), chunked_prefill_size=max(2048, setup.prompt),
+            max_running_requests=max(BATCHES), chunked_prefill_size=setup.chunk or max(2048, setup.prompt),
             max_total_tokens=setup.kv_tokens, mem_fraction_static=0.8, tp_size=setup.tp,
             disable_custom_all_reduce=setup.tp > 1 and not setup.custom_all_reduce,
             log_level="info",  # or the plug-in's lines are left out

@@ -102,7 +102,8 @@ class Engine:
     def __init__(self, setup: Setup) -> None:
         from vllm import LLM
 
-        compilation: dict[str, Any] = {"cudagraph_capture_sizes": sorted(BATCHES)}
+        chunks = [setup.chunk] if 0 < setup.chunk <= 512 else []  # vLLM's own lists end there
+        compilation: dict[str, Any] = {"cudagraph_capture_sizes": sorted({*BATCHES, *chunks})}
         if setup.tp > 1:  # without kernels that need more of the links than NCCL does
             compilation["pass_config"] = {"fuse_allreduce_rms": False}
 
@@ -114,7 +115,7 @@ class Engine:
                 folder, load_format="dummy", skip_tokenizer_init=True, dtype=TYPES[setup.dtype],
                 enable_prefix_caching=setup.prefix_cache,
                 max_model_len=setup.context, max_num_seqs=max(BATCHES),
-                max_num_batched_tokens=max(2048, setup.prompt), disable_log_stats=True,
+                max_num_batched_tokens=setup.chunk or max(2048, setup.prompt), disable_log_stats=True,
                 gpu_memory_utilization=0.4, kv_cache_memory_bytes=setup.kv_bytes() // setup.tp,
                 tensor_parallel_size=setup.tp, disable_custom_all_reduce=not setup.custom_all_reduce,
                 compilation_config=compilation, **attention,
