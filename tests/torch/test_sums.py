@@ -123,6 +123,25 @@ def check_force(rank: int) -> None:
     assert reduced.calls["sluice"] == before["sluice"] + 1  # the MLP alone
 
 
+def check_trace(rank: int) -> None:
+    """One graph for every token count, as vLLM's compiler wants it, with the three operators in it."""
+    modules = register(rank, "force")
+    layer = layer_of(modules)
+    names: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        names.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=backend)
+    for m in (5, 7):
+        given = inputs(m)
+        for got, want in zip(compiled(*given), stock(layer, *given)):
+            check_near(got, want)
+    called = [name.split(".")[1] for name in names if name.startswith("sluice_serving.")]
+    assert called == ["add_norm", "linear_reduce_norm", "mlp_reduce"], called
+
+
 def check_rows(rank: int) -> None:
     """A row-parallel layer that stands alone, and those that stay vLLM's."""
     register(rank, "force")
@@ -244,6 +263,9 @@ class LastProduct(unittest.TestCase):
 class Sums(unittest.TestCase):
     def test_a_layer_by_sluices_sums(self) -> None:
         run_ranks(check_force)
+
+    def test_traces_in_one_graph_for_every_token_count(self) -> None:
+        run_ranks(check_trace)
 
     def test_rows_alone(self) -> None:
         run_ranks(check_rows)
