@@ -25,8 +25,8 @@ __device__ __forceinline__ Element* at(const tile::RowMajor& rows, std::int64_t 
   return reinterpret_cast<Element*>(rows.base + row * rows.row_bytes) + col;
 }
 
-// Eight columns of r = x (+ residual), rounded. NOTE: both by value: a pointer that may be null puts
-// what it points to into local memory, a third of the kernel's time.
+// Eight columns of r = x (+ residual), rounded. NOTE: both by value: a pointer that may be null has
+// what it points to in local memory, a third of the kernel's time.
 template <class Element>
 __device__ __forceinline__ uint4 rounded_sum(const uint4& x, bool adds, const uint4& add) {
   if (!adds) return x;
