@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of the operators of torch.ops.sluice, the same for CPU and CUDA; their schemas are in
-// schemas.cpp, fakes and autograd in python/src/sluice/torch_operators.py.
+// The functions of the operators of torch.ops.sluice, the same for CPU and CUDA. Schemas:
+// schemas.cpp; shapes, fakes and autograd: python/src/sluice/torch_operators.py.
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
