@@ -194,6 +194,11 @@ def measure(m: int, a: argparse.Namespace, rank: int, weights: list[list[Tensor]
     ]  # fmt: skip
 
 
+def command_of(file: Path) -> str:
+    """Without where the file was written."""
+    return " ".join(["python bench/all_reduce.py", *(word for word in sys.argv[1:] if word != str(file))])
+
+
 def work(rank: int, a: argparse.Namespace, port: int) -> None:
     torch.cuda.set_device(rank)
     dist.init_process_group(
@@ -213,7 +218,7 @@ def work(rank: int, a: argparse.Namespace, port: int) -> None:
             for row in rows[-2:]:
                 print(f"m {m}: {row['us']:.1f} us, {row['baseline']} {row['baseline_us']:.1f}, MLP alone "
                       f"{row['mlp_alone_us']:.1f}, {row['config']}", flush=True)  # fmt: skip
-            results.save(a.file, meta("python bench/all_reduce.py " + " ".join(sys.argv[1:])), rows=rows)
+            results.save(a.file, meta(command_of(a.file)), rows=rows)
     dist.destroy_process_group()
 
 

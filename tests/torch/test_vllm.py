@@ -461,6 +461,17 @@ class Registers(unittest.TestCase):
         self.assertIn("no linear layers: SLUICE_VLLM_LINEARS: got 'force', wanted one of auto, off", warning)
         self.assertRegex(line, "Sluice: [0-9.]+, auto$")
 
+    def test_an_unknown_word_for_sums_leaves_them_alone(self) -> None:
+        with mock.patch.dict(os.environ, {"SLUICE_VLLM_SUMS": "on"}):
+            warning, _ = self.said()
+            self.assertIn("no sums over ranks: SLUICE_VLLM_SUMS: got 'on', wanted one of auto, off", warning)
+            with (
+                mock.patch.object(doctor, "_installed", lambda name: "0.23.0"),
+                mock.patch("sluice.capi.variants", lambda backend: ("cuda.simt",)),
+            ):
+                asked = doctor._asks("sluice", "VLLM_PLUGINS", plugin.PLUGIN)
+            self.assertRegex(asked, "^auto, no sums over ranks: SLUICE_VLLM_SUMS: got 'on'")
+
     def test_auto_is_the_default(self) -> None:
         (line,) = self.said(word="")
         self.assertRegex(line, "Sluice: [0-9.]+, auto; up to 64 tokens of ")

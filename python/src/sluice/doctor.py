@@ -115,11 +115,11 @@ def _asks(name: str, limit: str, plugin: serving.Plugin) -> str:
     except (serving.Unavailable, ImportError, capi.SluiceError) as reason:
         return f"off: {reason}"
     said = wanted
-    for part, called in serving.PARTS.items():
+    for part in plugin.parts:
         try:
             plugin.part_mode(part)
         except serving.Unavailable as reason:
-            said += f", no {called}: {reason}"
+            said += f", no {serving.PARTS[part]}: {reason}"
     return said
 
 

@@ -35,6 +35,7 @@ class Plugin:
     variable: str
     log: logging.Logger
     start: Callable[[str], str | None]
+    parts: tuple[str, ...] = ("LINEARS",)
     registered: bool = False
 
     def mode(self) -> str:

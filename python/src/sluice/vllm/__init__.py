@@ -51,7 +51,7 @@ def _start(wanted: str) -> str:
 
 
 # The logger is below vLLM's own, which has the handlers.
-PLUGIN = Plugin("vLLM", "SLUICE_VLLM", logging.getLogger("vllm.sluice"), _start)
+PLUGIN = Plugin("vLLM", "SLUICE_VLLM", logging.getLogger("vllm.sluice"), _start, ("LINEARS", "SUMS"))
 
 
 def register() -> None:
