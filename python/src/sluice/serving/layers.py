@@ -52,6 +52,7 @@ class Engine:
         self.merged, self.row, self.unquantised = merged, row, unquantised
         self.silu, self.gelu, self.norm = silu, gelu, norm
         self._said: set[str] = set()
+        self._agreed: dict[tuple[Any, ...], bool] = {}
         self._linears: dict[type, tuple[type, ...]] = {}
 
     def say(self, key: str, text: str) -> None:
@@ -136,14 +137,21 @@ class Engine:
         reason = self.obstacle(mlp)
         if reason is not None:
             self.say_left(type(mlp), reason)
-        elif not operators.all_say(
-            f"{type(mlp).__name__} {list(getattr(mlp, form.down).weight.shape)}",
-            self._objection(mlp, form, stock) is None,  # which logs
-        ):  # fmt: skip
+        elif not self._agree(mlp, form, self._objection(mlp, form, stock) is None):  # which logs
             mlp.sluice_form = None
         else:
             getattr(mlp, form.down).sluice_mlp = True  # whose ladder has its product
             self.say(type(mlp).__name__, f"serves {type(mlp).__name__}")
+
+    def _agree(self, mlp: nn.Module, form: Form, sound: bool) -> bool:
+        """Is the MLP to be served, on all ranks where its sum may be Sluice's? Asked once of a class and shape."""
+        down = getattr(mlp, form.down)
+        if not getattr(down, "sluice_group", ""):
+            return sound
+        key = (type(mlp), down.weight.shape, down.weight.dtype, down.sluice_group)
+        if key not in self._agreed:
+            self._agreed[key] = operators.all_say(f"{type(mlp).__name__} {list(down.weight.shape)}", sound)
+        return self._agreed[key]
 
     def may_be_linear(self, method: object, layer: nn.Module, x: Tensor) -> bool:
         """Is this product of a linear method one for ``sluice_serving::linear``? Traced; the token count is the
@@ -254,6 +262,8 @@ def last_product(kind: type) -> str | None:
     try:
         (function,) = ast.parse(textwrap.dedent(inspect.getsource(kind.forward))).body
     except (AttributeError, OSError, TypeError, SyntaxError, ValueError):
+        return None
+    if hasattr(kind.forward, "__wrapped__") or getattr(function, "decorator_list", True):
         return None
     match getattr(function, "body", [])[-2:]:
         case [

@@ -57,17 +57,17 @@ Way = Callable[..., Any]
 _log = logging.getLogger("sluice")
 _mode = "auto"
 _group: Callable[[], alike.Group | None] | None = None  # asked when something is timed: engines make it late
-_capturing: Callable[[Any], AbstractContextManager[Any]] = torch.cuda.stream
 
 
-def configure(
-    mode: str, log: logging.Logger, group: Callable[[], alike.Group | None] | None = None,
-    capturing: Callable[[Any], AbstractContextManager[Any]] = torch.cuda.stream,
-) -> None:  # fmt: skip
-    """``auto`` or ``force``, the logger of the engine in this process, its tensor-parallel group, and what it has
-    around a capture on a stream: its own sums may need it."""
-    global _mode, _log, _group, _capturing
-    _mode, _log, _group, _capturing = mode, log, group, capturing
+def configure(mode: str, log: logging.Logger, group: Callable[[], alike.Group | None] | None = None) -> None:
+    """``auto`` or ``force``, the logger of the engine in this process, and its tensor-parallel group."""
+    global _mode, _log, _group
+    _mode, _log, _group = mode, log, group
+
+
+def warn(text: str) -> None:
+    """A line of the engine's log."""
+    _log.warning("Sluice: %s", text)
 
 
 def is_capturing() -> bool:
@@ -146,8 +146,9 @@ def _side_stream(device: int) -> torch.cuda.Stream:
 
 
 def _sampler(
-    run: Callable[[], Any], between: Callable[[], Any], captured: bool, pool: Any = None
-) -> Callable[[], float]:
+    run: Callable[[], Any], between: Callable[[], Any], captured: bool, pool: Any = None,
+    capturing: Callable[[Any], AbstractContextManager[Any]] = torch.cuda.stream,
+) -> Callable[[], float]:  # fmt: skip
     """A function that takes one sample: microseconds of a run and of what a model has between two, which
     keeps programmatic launches of one run from starting under the one before. The weights of a layer
     exceed the L2 cache of the models that matter, so that repeats find them in memory."""
@@ -165,7 +166,7 @@ def _sampler(
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             run()
-        with _capturing(stream):
+        with capturing(stream):
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 all_runs()
@@ -192,7 +193,25 @@ class Choice:
     name: str
     steps: list[int] = field(default_factory=list)
     us: dict[str, list[float]] = field(default_factory=dict)
-    collective: bool = False  # "sluice" sums over ranks: no rank may take it alone
+
+    def _samplers(
+        self, step: int, rows: Tensor, ways: dict[str, Callable[[int], Any]], pool: Any
+    ) -> dict[str, Callable[[], float]]:
+        """Of the ways that run; without one that does not, but for the engine's own."""
+        samplers = {}
+        for name, way in ways.items():
+            try:
+                samplers[name] = _sampler(partial(way, step), rows[:step].clone, step <= MOST_CAPTURED, pool)
+            except RuntimeError as error:
+                if name == "stock":
+                    raise
+                _log.warning("Sluice: %s of %d tokens, %s: %s", self.name, step, name, error)
+        return samplers
+
+    def _slowest(self, group: alike.Group, what: str, known: int) -> alike.Times | None:
+        """Of the steps from ``known`` on, on all ranks; None where they could not tell each other."""
+        new = {name: us[known:] for name, us in self.us.items()}
+        return alike.slowest(group, what, self.steps[known:], new, _log)
 
     def measure(self, rows: Tensor, ways: dict[str, Callable[[int], Any]]) -> None:
         """Times the steps that are not known up to the rows at hand, and the last one whole; on several
@@ -204,29 +223,14 @@ class Choice:
         for step in [step for step in STEPS if step < m] + [m]:
             if self.steps and step <= self.steps[-1]:
                 continue
-            captured = step <= MOST_CAPTURED
-            samplers = {}
-            for name, way in ways.items():
-                try:
-                    samplers[name] = _sampler(partial(way, step), rows[:step].clone, captured, pool)
-                except (RuntimeError, ValueError) as error:
-                    if name == "stock":
-                        raise
-                    _log.warning("Sluice: %s of %d tokens, %s: %s", self.name, step, name, error)
+            samplers = self._samplers(step, rows, ways, pool)
             held.append(samplers)
             times = [{name: s() for name, s in samplers.items()} for _ in range(SAMPLES)]  # in turns
             for name in ways:
                 self.us.setdefault(name, []).append(min(t.get(name, math.inf) for t in times))
             self.steps.append(step)
         if group := alike.group_of(_group):
-            new = {name: us[known:] for name, us in self.us.items()}
-            what = f"{self.name} {rows.dtype}"
-            agreed = alike.slowest(group, what, self.steps[known:], new, _log)
-            if agreed is None:
-                agreed = new
-                if self.collective:
-                    agreed["sluice"] = [math.inf] * len(agreed["sluice"])
-            for name, us in agreed.items():
+            for name, us in (self._slowest(group, f"{self.name} {rows.dtype}", known) or {}).items():
                 self.us[name][known:] = us
         _log.info("Sluice: %s", self)
 
@@ -261,10 +265,11 @@ def title(name: str, d: int, h: int, activation: int) -> str:
 
 
 def choose(
-    title: str, ways: dict[str, Way], x: Tensor, on_rows: Callable[[Way, int], Any], collective: bool = False
-) -> str:
-    """The way for these rows; `on_rows` calls one on the first so many of them. Where nothing is measured it is
-    Sluice's, but for a sum over ranks in mode ``auto``."""
+    title: str, ways: dict[str, Way], x: Tensor, on_rows: Callable[[Way, int], Any],
+    kind: Callable[[str], Choice] = Choice, unknown: str = "sluice",
+) -> str:  # fmt: skip
+    """The way for these rows; `on_rows` calls one on the first so many of them. ``unknown`` where a capture forbids
+    to measure."""
     m = x.shape[0]
     if _mode == "force" or m == 0:
         return "sluice"
@@ -272,11 +277,9 @@ def choose(
     choice = choices.get(key)
     if choice is None or not choice.steps or m > 2 * choice.steps[-1]:
         if not is_capturing():
-            choice = choices.setdefault(key, Choice(title, collective=collective))
+            choice = choices.setdefault(key, kind(title))
             choice.measure(x, {name: partial(on_rows, way) for name, way in ways.items()})
-    if choice is None or not choice.steps:
-        return "stock" if collective else "sluice"
-    return choice.fastest(m)
+    return unknown if choice is None or not choice.steps else choice.fastest(m)
 
 
 def chosen(

@@ -6,19 +6,25 @@ their sum.
     linear_reduce       y = x @ weight.T summed over ranks                 x [M, K] -> y [M, N]
     linear_reduce_norm  r = linear_reduce(x) + residual, n = rms_norm(r)   residual [M, N] -> n, r [M, N]
 
-Each rank has its part of the weights: w_gate_up [2H, D], w_down [D, H], weight [N, K]. ``group`` is the name of the
-ranks' process group. Beside the ways of ``operators``, behind which the engine sums, there is ``sluice``, whose plan
-ends with Sluice's own sum (``sluice.ranks``), and ``apart``: Sluice's products and the engine's sum. The first serves
-up to ``MOST_SUMMED`` tokens; above them it is ``apart``, and linear layers are the engine's.
+Each rank has its part of the weights: w_gate_up [2H, D], w_down [D, H], weight [N, K]. ``group`` is the engine's word
+for the ranks' process group (``use_group``): the group's own name may be another in the next process, which an
+engine's stored graphs would not know. Beside the ways of ``operators``, behind which the engine sums, there is
+``sluice``, whose plan ends with Sluice's own sum (``sluice.ranks``), and ``apart``: Sluice's products and the engine's
+sum. The first serves up to ``MOST_SUMMED`` tokens; above them it is ``apart``, and linear layers are the engine's.
 
-All ranks sum in one way, or each would wait for ever: they choose by the slowest one's times, and where they could
-not tell each other, by none. What a sum needs of peer memory is there before the first graph is captured.
+All ranks sum in one way, or each would wait for ever: what can fail on one rank is tried without a sum first, and a
+way is timed where it runs on all; they choose by the slowest one's times, and where they could not tell each other,
+by none of Sluice's sums. What a sum needs of peer memory is there before the first graph is captured.
 """
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -27,21 +33,41 @@ from torch import Tensor
 from torch.nn import functional
 
 from sluice import proof
-from sluice.serving import operators
+from sluice.serving import alike, operators
 from sluice.serving.operators import Choice, Way
 
 MOST_SUMMED = 512  # tokens; above, the links' bandwidth counts, and the engine's sum has it
 
 calls: Counter[str] = Counter()  # of each way, captured or run
 _all_reduce: Callable[[Tensor], Tensor] | None = None  # the engine's
+_capturing: Callable[[Any], AbstractContextManager[Any]] = torch.cuda.stream
+_groups: dict[str, weakref.ref[Any]] = {}
 _reserved: set[tuple[str, int, torch.dtype, torch.device]] = set()
 _linear_choices: dict[tuple[Any, ...], Choice | str] = {}
 
 
-def configure(all_reduce: Callable[[Tensor], Tensor]) -> None:
-    """The sum of the engine in this process over its tensor-parallel group, out of place."""
-    global _all_reduce
-    _all_reduce = all_reduce
+def configure(
+    all_reduce: Callable[[Tensor], Tensor],
+    capturing: Callable[[Any], AbstractContextManager[Any]] = torch.cuda.stream,
+) -> None:
+    """The sum of the engine in this process over its tensor-parallel group, out of place, and what it has around a
+    capture on a stream."""
+    global _all_reduce, _capturing
+    _all_reduce, _capturing = all_reduce, capturing
+
+
+def use_group(word: str, group: Any) -> str:
+    """The process group that the engine calls by this word from now on; returns the word."""
+    known = _groups.get(word)
+    if known is None or known() is not group:
+        _groups[word] = weakref.ref(group)
+        _reserved.difference_update([key for key in _reserved if key[0] == word])
+    return word
+
+
+def _name_of(word: str) -> str:
+    """Torch's name of the group."""
+    return str(_groups[word]().group_name)
 
 
 def _summed_behind(way: Way) -> Way:
@@ -62,13 +88,55 @@ def _is_reserved(x: Tensor, columns: int, group: str) -> bool:
         if operators.is_capturing():
             return False
         h, weight = x.new_zeros(MOST_SUMMED, 8), x.new_zeros(columns, 8)
-        torch.ops.sluice.down_reduce(h, weight, None, None, False, group=group)
+        torch.ops.sluice.down_reduce(h, weight, None, None, False, group=_name_of(group))
         _reserved.add(key)
     return True
 
 
 def _serves(x: Tensor, columns: int, group: str) -> bool:
-    return x.shape[0] <= MOST_SUMMED and _is_reserved(x, columns, group)
+    return _is_reserved(x, columns, group) and x.shape[0] <= MOST_SUMMED
+
+
+@dataclass
+class SumChoice(Choice):
+    """A choice between ways with a sum each. ``tries`` are the ways without their sums, which only this rank runs."""
+
+    tries: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    able: set[str] | None = None  # the ways that run on all ranks
+
+    def measure(self, rows: Tensor, ways: dict[str, Callable[[int], Any]]) -> None:
+        if self.able is None:
+            self.able = {
+                name for name in ways
+                if name == "stock" or operators.all_say(f"{self.name} {rows.dtype}, {name}", self._runs(name))
+            }  # fmt: skip
+            self.tries = {}
+        super().measure(rows, {name: way for name, way in ways.items() if name in self.able})
+
+    def _runs(self, name: str) -> bool:
+        try:
+            self.tries[name]()
+        except (RuntimeError, ValueError) as error:
+            operators.warn(f"{self.name}, {name}: {error}")
+            return False
+        return True
+
+    def _samplers(
+        self, step: int, rows: Tensor, ways: dict[str, Callable[[int], Any]], pool: Any
+    ) -> dict[str, Callable[[], float]]:
+        """Raises what a way raises: behind a sum that has begun the other ranks cannot leave it out."""
+        return {
+            name: operators._sampler(
+                partial(way, step), rows[:step].clone, step <= operators.MOST_CAPTURED, pool, _capturing
+            )
+            for name, way in ways.items() if name != "sluice" or step <= MOST_SUMMED
+        }  # fmt: skip
+
+    def _slowest(self, group: alike.Group, what: str, known: int) -> alike.Times | None:
+        times = super()._slowest(group, what, known)
+        if times is None and "sluice" in self.us:
+            self.us["sluice"][known:] = [math.inf] * len(self.us["sluice"][known:])
+        return times
 
 
 # --- MLPs
@@ -81,7 +149,7 @@ def _mlp_ours(group: str, x: Tensor, w_gate_up: Tensor, w_down: Tensor, activati
         return _APART["sluice"](x, w_gate_up, w_down, activation)
     w_gate, w_up = w_gate_up.chunk(2)
     operands = (x, w_gate, w_up, w_down, None, None, None, None, *operators.gate_arguments(activation), True)
-    return torch.ops.sluice.mlp_reduce(*operands, group=group)[0]
+    return torch.ops.sluice.mlp_reduce(*operands, group=_name_of(group))[0]
 
 
 @cache
@@ -95,7 +163,9 @@ def _mlp_ways(group: str) -> dict[str, Way]:
 def _mlp_reduce(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int, group: str) -> Tensor:
     rest, ways = (w_gate_up, w_down, activation), _mlp_ways(group)
     title = operators.title("mlp_reduce", *w_down.shape, activation)
-    best = operators.choose(title, ways, x, lambda way, m: way(x[:m], *rest), collective=True)
+    tries = {"sluice": "sluice", "apart": "sluice", "mixed": "mixed"}
+    kind = partial(SumChoice, tries={n: partial(operators.MLP[of], x, *rest) for n, of in tries.items()})
+    best = operators.choose(title, ways, x, lambda way, m: way(x[:m], *rest), kind, "stock")
     calls[best] += 1
     return ways[best](x, *rest)
 
@@ -109,7 +179,7 @@ def _linear_ours(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The sum, with the residual where there is one, and its norm or nothing."""
     norm = {} if norm_weight is None else {"next_norm": norm_weight, "next_eps": eps}
-    return torch.ops.sluice.down_reduce(x, weight, None, residual, True, group=group, **norm)
+    return torch.ops.sluice.down_reduce(x, weight, None, residual, True, group=_name_of(group), **norm)
 
 
 def _sum_ours(group: str, x: Tensor, weight: Tensor) -> Tensor:
@@ -153,10 +223,12 @@ def _linear_choice(weight: Tensor, group: str, name: str, ways: dict[str, Way], 
         n, k = weight.shape
         if not operators.all_say(f"{name} {n}x{k} {weight.dtype}", reason is None):
             reason = reason or "another rank leaves it to the engine"
+            operators.warn(f"{name} {n}x{k} is the engine's: {reason}")
         if reason is None:
-            choice = Choice(f"{name} {n}x{k}", collective=True)
+            choice = SumChoice(f"{name} {n}x{k}")
             if operators.measures(weight.device):
                 rows = operators.inputs(weight, MOST_SUMMED)
+                choice.tries = dict.fromkeys(("sluice", "apart"), partial(_product_ours, rows, weight))
                 others = [
                     weight.new_zeros(MOST_SUMMED, n) if isinstance(t, Tensor) and t.dim() == 2 else t for t in rest
                 ]  # fmt: skip

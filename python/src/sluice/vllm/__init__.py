@@ -42,7 +42,7 @@ def _start(wanted: str) -> str:
     from sluice.vllm import classes
 
     linears, sums = PLUGIN.serves("LINEARS"), PLUGIN.serves("SUMS")
-    operators.configure(wanted, PLUGIN.log, get_tp_group, classes.capturing)
+    operators.configure(wanted, PLUGIN.log, get_tp_group)
     classes.patch(linears, sums)
     # vLLM keys its compiled graphs by the model's own source and by these.
     tag = f"{capi.version()} {wanted} {OPERATORS_REVISION}" + " linears" * linears + " sums" * sums

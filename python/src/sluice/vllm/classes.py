@@ -36,6 +36,11 @@ from sluice.serving.layers import DTYPES, Engine, OnImport, is_spelled, last_pro
 from sluice.vllm import PLUGIN
 
 MODELS = ("vllm.model_executor.models.", "vllm.models.")
+# That look for vLLM's all-reduces, by the names of several versions.
+PASSES = (
+    "fuse_allreduce_rms", "enable_sp", "fuse_gemm_comms", "enable_fi_allreduce_fusion",
+    "enable_sequence_parallelism", "enable_async_tp",
+)  # fmt: skip
 
 ENGINE = Engine(
     PLUGIN.engine, PLUGIN.log, merged=MergedColumnParallelLinear, row=RowParallelLinear,
@@ -59,7 +64,7 @@ def _served_mlp(stock: Callable[..., Any], form: Form) -> Callable[..., Any]:
         if obstacle(self) is not None or x.dim() != 2:
             return stock(self, *arguments, **named)
         down, parts = getattr(self, form.down), ENGINE.parts(self, form)
-        if down.reduce_results and down.sluice_group:
+        if down.reduce_results and down.sluice_group and down.weight.shape[1] % 8 == 0:
             return torch.ops.sluice_serving.mlp_reduce(x, *parts, down.sluice_group)
         return _reduced(down, torch.ops.sluice_serving.mlp(x, *parts))
 
@@ -99,13 +104,40 @@ class _StockLayer:
         return hidden_states, residual
 
 
+def _summed_layer(
+    layer: nn.Module, output: nn.Module, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The layer whose attention leaves its output projection to it. Traced."""
+    before, behind = layer.input_layernorm, layer.post_attention_layernorm
+    plain = _is_plain_row(output) and _are_plain_norms(layer, output.weight.dtype)  # still
+    if residual is None:
+        residual = hidden_states
+        hidden_states = before(hidden_states)
+    elif plain:
+        hidden_states, residual = torch.ops.sluice_serving.add_norm(
+            hidden_states, residual, before.weight, before.variance_epsilon
+        )
+    else:
+        hidden_states, residual = before(hidden_states, residual)
+    heads = layer.self_attn(positions=positions, hidden_states=hidden_states)
+    if plain:
+        hidden_states, residual = torch.ops.sluice_serving.linear_reduce_norm(
+            heads, output.weight, residual, behind.weight, behind.variance_epsilon, output.sluice_group
+        )
+    else:
+        y = output.sluice_project(heads)
+        hidden_states, residual = behind(y[0] if output.return_bias else y, residual)
+    return layer.mlp(hidden_states), residual
+
+
 def _served_layer(stock: Callable[..., Any]) -> Callable[..., Any]:
     def forward(
         self: nn.Module, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
     ) -> Any:
         output = getattr(self.self_attn, self.sluice_output) if self.sluice_output else None
-        sums = getattr(output, "sluice_defers", False)  # a LoRA wrapper in its place does not say so
-        if not sums and not _norms_can_move(self):
+        if getattr(output, "sluice_defers", False):  # a LoRA wrapper in its place does not say so
+            return _summed_layer(self, output, positions, hidden_states, residual)
+        if not _norms_can_move(self):
             return stock(self, positions, hidden_states, residual)
         before, mlp, behind = self.input_layernorm, self.mlp, self.post_attention_layernorm
         if residual is None:
@@ -116,12 +148,6 @@ def _served_layer(stock: Callable[..., Any]) -> Callable[..., Any]:
                 hidden_states, residual, before.weight, before.variance_epsilon
             )
         hidden_states = self.self_attn(positions=positions, hidden_states=hidden_states)
-        if sums:
-            hidden_states, residual = torch.ops.sluice_serving.linear_reduce_norm(
-                hidden_states, output.weight, residual, behind.weight, behind.variance_epsilon,
-                output.sluice_group,
-            )  # fmt: skip
-            return mlp(hidden_states), residual
         w_gate_up, w_down, activation = ENGINE.parts(mlp, mlp.sluice_form)
         return torch.ops.sluice_serving.norm_mlp(
             hidden_states, residual, behind.weight, w_gate_up, w_down, behind.variance_epsilon,
@@ -146,11 +172,14 @@ def _sum_obstacle() -> str | None:
 
     config = get_current_vllm_config()
     passes = config.compilation_config.pass_config
-    for name in ("fuse_allreduce_rms", "enable_sp", "fuse_gemm_comms"):
+    for name in PASSES:
         if getattr(passes, name, False):
             return f"vLLM's compiler has a pass of its own for them ({name})"
-    if getattr(config.parallel_config, "enable_dbo", False):
-        return "two batches run at once (enable_dbo)"
+    if not any(hasattr(passes, name) for name in PASSES):
+        return "the passes of this vLLM's compiler are not known"
+    parallel = config.parallel_config
+    if getattr(parallel, "use_ubatching", getattr(parallel, "enable_dbo", False)):
+        return "several batches run at once"
     return None
 
 
@@ -181,11 +210,11 @@ def _group_of(row: nn.Module) -> str:
     try:
         from vllm.distributed.parallel_state import GraphCaptureContext as _  # as ``capturing`` does
 
-        reason, group = _sum_obstacle(), get_tp_group().device_group.group_name
+        reason, group = _sum_obstacle(), get_tp_group()
+        if reason is None:
+            return reduced.use_group(group.unique_name, group.device_group)
     except Exception as error:  # noqa: BLE001
-        reason, group = f"{type(error).__name__}: {error}", ""
-    if reason is None:
-        return str(group)
+        reason = f"{type(error).__name__}: {error}"
     ENGINE.say("sums", f"sums over ranks stay {ENGINE.name}'s: {reason}")
     return ""
 
@@ -200,6 +229,8 @@ def _is_plain_row(row: nn.Module) -> bool:
         and row.bias is None
         and type(row.quant_method) is UnquantizedLinearMethod
         and row.weight.dtype in DTYPES
+        and row.weight.shape[0] % 8 == 0
+        and row.weight.shape[1] % 8 == 0
     )
 
 
@@ -213,17 +244,20 @@ def _serve_rows() -> None:
         init(self, *arguments, **options)
         self.sluice_group = _group_of(self)
 
+    def project(self: nn.Module, input_: Tensor) -> Any:
+        if not (_is_plain_row(self) and input_.dim() == 2 and input_.dtype is self.weight.dtype):
+            return stock(self, input_)
+        y = torch.ops.sluice_serving.linear_reduce(input_, self.weight, self.sluice_group)
+        return (y, None) if self.return_bias else y
+
     def forward(self: nn.Module, input_: Tensor) -> Any:
         if self.sluice_defers:
-            y = input_
-        elif _is_plain_row(self) and input_.dim() == 2 and input_.dtype is self.weight.dtype:
-            y = torch.ops.sluice_serving.linear_reduce(input_, self.weight, self.sluice_group)
-        else:
-            return stock(self, input_)
-        return (y, None) if self.return_bias else y
+            return (input_, None) if self.return_bias else input_
+        return project(self, input_)
 
     forward.sluice_stock = stock  # type: ignore[attr-defined]
     RowParallelLinear.__init__, RowParallelLinear.forward = __init__, forward
+    RowParallelLinear.sluice_project = project
 
 
 def _joined_init(init: Callable[..., None], served: Any) -> Any:
@@ -235,7 +269,9 @@ def _joined_init(init: Callable[..., None], served: Any) -> Any:
         self.sluice_output = ""
         output = last_product(type(self.self_attn)) if type(self).forward is served else None
         row = getattr(self.self_attn, output, None) if output else None
-        if type(row) is RowParallelLinear and _is_plain_row(row) and _are_plain_norms(self, row.weight.dtype):
+        if row is None or "forward" in vars(row) or "forward" in vars(self.self_attn):
+            return
+        if _is_plain_row(row) and _are_plain_norms(self, row.weight.dtype):
             self.sluice_output, row.sluice_defers = output, True
 
     return __init__
@@ -288,7 +324,7 @@ def _serve_linears() -> None:
 def patch(linears: bool = True, sums: bool = True) -> None:
     """Serves what is imported and what will be."""
     operators.load()
-    reduced.configure(tensor_model_parallel_all_reduce)
+    reduced.configure(tensor_model_parallel_all_reduce, capturing)
     RowParallelLinear.sluice_group, RowParallelLinear.sluice_defers = "", False
     if sums:
         _serve_rows()
