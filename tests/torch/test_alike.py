@@ -26,7 +26,7 @@ def group_of(rank: int) -> alike.Group:
 def measured(rank: int, rows: int, name: str = "an operator") -> operators.Choice:
     way: list[str] = []
 
-    def sampler(run, between, captured, pool):  # type: ignore[no-untyped-def]
+    def sampler(run, between, captured):  # type: ignore[no-untyped-def]
         run()
         return lambda us=TIMES[rank][way.pop()]: us
 

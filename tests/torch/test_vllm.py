@@ -362,7 +362,7 @@ class Chooses(Stubbed):
         self.enterContext(mock.patch.object(operators, "_sampler", self.made_up))
 
     def made_up(
-        self, run: Callable[[], Tensor], between: Callable[[], Tensor], captured: bool, pool: Any
+        self, run: Callable[[], Tensor], between: Callable[[], Tensor], captured: bool
     ) -> Callable[[], float]:
         m = run().shape[0]
         self.assertEqual(between().shape, (m, D))
@@ -418,7 +418,7 @@ class Chooses(Stubbed):
 
     def test_an_error_of_sluice_leaves_vllm_as_it_is(self) -> None:
         def fail(
-            run: Callable[[], Any], between: Callable[[], Any], captured: bool, pool: Any
+            run: Callable[[], Any], between: Callable[[], Any], captured: bool
         ) -> Callable[[], float]:
             self.measured.append(captured)
             if len(self.measured) % 3:

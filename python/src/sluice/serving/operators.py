@@ -195,13 +195,13 @@ class Choice:
     us: dict[str, list[float]] = field(default_factory=dict)
 
     def _samplers(
-        self, step: int, rows: Tensor, ways: dict[str, Callable[[int], Any]], pool: Any
+        self, step: int, rows: Tensor, ways: dict[str, Callable[[int], Any]]
     ) -> dict[str, Callable[[], float]]:
         """Of the ways that run; without one that does not, but for the engine's own."""
         samplers = {}
         for name, way in ways.items():
             try:
-                samplers[name] = _sampler(partial(way, step), rows[:step].clone, step <= MOST_CAPTURED, pool)
+                samplers[name] = _sampler(partial(way, step), rows[:step].clone, step <= MOST_CAPTURED)
             except RuntimeError as error:
                 if name == "stock":
                     raise
@@ -217,14 +217,10 @@ class Choice:
         """Times the steps that are not known up to the rows at hand, and the last one whole; on several
         ranks all take the slowest one's times."""
         m, known = rows.shape[0], len(self.steps)
-        # One pool for all graphs, which live as long as it: an engine may map its memory on other GPUs.
-        pool = torch.cuda.graph_pool_handle() if rows.is_cuda else None
-        held: list[Any] = []
         for step in [step for step in STEPS if step < m] + [m]:
             if self.steps and step <= self.steps[-1]:
                 continue
-            samplers = self._samplers(step, rows, ways, pool)
-            held.append(samplers)
+            samplers = self._samplers(step, rows, ways)
             times = [{name: s() for name, s in samplers.items()} for _ in range(SAMPLES)]  # in turns
             for name in ways:
                 self.us.setdefault(name, []).append(min(t.get(name, math.inf) for t in times))

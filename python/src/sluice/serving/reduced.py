@@ -103,6 +103,9 @@ class SumChoice(Choice):
 
     tries: dict[str, Callable[[], Any]] = field(default_factory=dict)
     able: set[str] | None = None  # the ways that run on all ranks
+    # Graphs share a pool and live as long as it: engines map its memory on other GPUs and keep what they mapped.
+    pool: Any = None
+    held: list[Any] = field(default_factory=list)
 
     def measure(self, rows: Tensor, ways: dict[str, Callable[[int], Any]]) -> None:
         if self.able is None:
@@ -111,7 +114,9 @@ class SumChoice(Choice):
                 if name == "stock" or operators.all_say(f"{self.name} {rows.dtype}, {name}", self._runs(name))
             }  # fmt: skip
             self.tries = {}
+        self.pool = torch.cuda.graph_pool_handle() if rows.is_cuda else None
         super().measure(rows, {name: way for name, way in ways.items() if name in self.able})
+        self.held.clear()
 
     def _runs(self, name: str) -> bool:
         try:
@@ -122,15 +127,16 @@ class SumChoice(Choice):
         return True
 
     def _samplers(
-        self, step: int, rows: Tensor, ways: dict[str, Callable[[int], Any]], pool: Any
+        self, step: int, rows: Tensor, ways: dict[str, Callable[[int], Any]]
     ) -> dict[str, Callable[[], float]]:
         """Raises what a way raises: behind a sum that has begun the other ranks cannot leave it out."""
-        return {
-            name: operators._sampler(
-                partial(way, step), rows[:step].clone, step <= operators.MOST_CAPTURED, pool, _capturing
-            )
+        captured = step <= operators.MOST_CAPTURED
+        samplers = {
+            name: operators._sampler(partial(way, step), rows[:step].clone, captured, self.pool, _capturing)
             for name, way in ways.items() if name != "sluice" or step <= MOST_SUMMED
         }  # fmt: skip
+        self.held.append(samplers)
+        return samplers
 
     def _slowest(self, group: alike.Group, what: str, known: int) -> alike.Times | None:
         times = super()._slowest(group, what, known)
