@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 import vllm.model_executor.layers.linear as vllm_linear
 from vllm.distributed import get_tp_group, tensor_model_parallel_all_reduce
@@ -187,10 +186,6 @@ def _sum_obstacle() -> str | None:
 def capturing(stream: Any) -> Iterator[None]:
     """On a stream, what vLLM has around a capture: its custom all-reduce, which runs on the addresses that a graph
     was captured with, tells them to the other ranks behind it."""
-    if not dist.is_initialized() or get_tp_group().world_size == 1:
-        with torch.cuda.stream(stream):
-            yield
-        return
     from vllm.distributed.parallel_state import GraphCaptureContext
 
     custom = getattr(get_tp_group().device_communicator, "ca_comm", None)
@@ -204,7 +199,7 @@ def capturing(stream: Any) -> Iterator[None]:
 
 
 def _group_of(row: nn.Module) -> str:
-    """The process group over which Sluice may sum what the layer multiplies, by name; nothing where it may not."""
+    """vLLM's word for the group over which Sluice may sum what the layer multiplies; nothing where it may not."""
     if row.tp_size == 1:
         return ""
     try:
