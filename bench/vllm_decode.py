@@ -3,6 +3,8 @@
 
     python bench/vllm_decode.py bench/results/h200/vllm_decode.json
     python bench/vllm_decode.py bench/results/h200/vllm_decode_qwen.json --model qwen2.5-7b
+    python bench/vllm_decode.py bench/results/h200/vllm_decode_tp2.json --tp 2 --custom-all-reduce --batches 1 4 16 64
+    python bench/vllm_decode.py bench/results/h200/vllm_chunk256.json --output 256 --runs 2 --batches 1 16 --chunk 256
     python bench/vllm_decode.py WHOLE.json --join PART.json PART.json
 
 Two vLLMs on one GPU with CUDA graphs and torch.compile (SLUICE_VLLM=off, and auto) take turns, so that a
@@ -104,7 +106,7 @@ class Engine:
 
         chunks = [setup.chunk] if 0 < setup.chunk <= 512 else []  # vLLM's own lists end there
         compilation: dict[str, Any] = {"cudagraph_capture_sizes": sorted({*BATCHES, *chunks})}
-        if setup.tp > 1:  # without kernels that need more of the links than NCCL does
+        if setup.tp > 1:  # it needs FlashInfer's kernels, and keeps Sluice's sums away
             compilation["pass_config"] = {"fuse_allreduce_rms": False}
 
         begin = time.perf_counter()
