@@ -73,7 +73,7 @@ def facts_of(worker: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"peak_bytes": torch.cuda.max_memory_allocated()}
     operators = sys.modules.get("sluice.serving.operators")
     if operators is not None:
-        found["calls"] = dict(operators.calls)
+        found["calls"] = {**operators.calls, "sums": dict(sys.modules["sluice.serving.reduced"].calls)}
         found["choices"] = [str(choice) for choice in operators.choices.values()]
     return found
 
@@ -119,7 +119,7 @@ class Engine:
                 max_model_len=setup.context, max_num_seqs=max(BATCHES),
                 max_num_batched_tokens=setup.chunk or max(2048, setup.prompt), disable_log_stats=True,
                 gpu_memory_utilization=0.4, kv_cache_memory_bytes=setup.kv_bytes() // setup.tp,
-                tensor_parallel_size=setup.tp, disable_custom_all_reduce=not setup.custom_all_reduce,
+                tensor_parallel_size=setup.tp, disable_custom_all_reduce=setup.tp > 1 and not setup.custom_all_reduce,
                 compilation_config=compilation, **attention,
             )  # fmt: skip
         self.llm.apply_model(set_weights)

@@ -416,6 +416,31 @@ def add_norm(x: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tu
 
 # --- registration
 
+# Schema, function and, for traces, the results' shapes.
+Definition = tuple[str, Callable[..., Any], Callable[..., Any]]
+
+
+def like_x(x: Tensor, *_: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def two_like_x(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return like_x(x), like_x(x)
+
+
+def rows_of(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+_DEFINITIONS: tuple[Definition, ...] = (
+    ("mlp(Tensor x, Tensor w_gate_up, Tensor w_down, int activation) -> Tensor", _mlp, like_x),
+    ("norm_mlp(Tensor x, Tensor residual, Tensor norm_weight, Tensor w_gate_up, Tensor w_down, float eps, "
+     "int activation) -> (Tensor, Tensor)", _norm_mlp, two_like_x),
+    ("add_norm(Tensor x, Tensor residual, Tensor norm_weight, float eps) -> (Tensor, Tensor)", add_norm, two_like_x),
+    ("linear(Tensor x, Tensor weight, Tensor? bias, bool weights_static) -> Tensor", _linear, rows_of),
+    ("linears(Tensor x, Tensor[] weights, Tensor[] biases, bool weights_static) -> Tensor", _linears,
+     lambda x, weights, *_: x.new_empty((*x.shape[:-1], sum(weight.shape[0] for weight in weights)))),
+)  # fmt: skip
 _library: torch.library.Library | None = None
 
 
@@ -425,41 +450,12 @@ def load() -> None:
     if _library is not None:
         return
     assert torch_operators.OPERATORS  # importing it has made torch.ops.sluice
-    _library = torch.library.Library("sluice_serving", "DEF")
-    _library.define("mlp(Tensor x, Tensor w_gate_up, Tensor w_down, int activation) -> Tensor")
-    _library.define(
-        "norm_mlp(Tensor x, Tensor residual, Tensor norm_weight, Tensor w_gate_up, Tensor w_down, "
-        "float eps, int activation) -> (Tensor, Tensor)"
-    )
-    _library.define(
-        "add_norm(Tensor x, Tensor residual, Tensor norm_weight, float eps) -> (Tensor, Tensor)"
-    )
-    _library.define("linear(Tensor x, Tensor weight, Tensor? bias, bool weights_static) -> Tensor")
-    _library.define("linears(Tensor x, Tensor[] weights, Tensor[] biases, bool weights_static) -> Tensor")
-    for key in ("CPU", "CUDA"):
-        _library.impl("add_norm", add_norm, key)
-        _library.impl("mlp", _mlp, key)
-        _library.impl("norm_mlp", _norm_mlp, key)
-        _library.impl("linear", _linear, key)
-        _library.impl("linears", _linears, key)
-
-    @torch.library.register_fake("sluice_serving::mlp", lib=_library)
-    def _(x, *_rest):  # type: ignore[no-untyped-def]
-        return x.new_empty(x.shape)
-
-    @torch.library.register_fake("sluice_serving::linear", lib=_library)
-    def _(x, weight, *_rest):  # type: ignore[no-untyped-def]
-        return x.new_empty((*x.shape[:-1], weight.shape[0]))
-
-    @torch.library.register_fake("sluice_serving::linears", lib=_library)
-    def _(x, weights, *_rest):  # type: ignore[no-untyped-def]
-        return x.new_empty((*x.shape[:-1], sum(weight.shape[0] for weight in weights)))
-
     from sluice.serving import reduced  # which has ways of this module
 
-    reduced.define(_library)
-    for name in ("norm_mlp", "add_norm"):
-        torch.library.register_fake(
-            f"sluice_serving::{name}", lambda x, *_: (x.new_empty(x.shape), x.new_empty(x.shape)),
-            lib=_library,
-        )  # fmt: skip
+    _library = torch.library.Library("sluice_serving", "DEF")
+    for schema, run, fake in (*_DEFINITIONS, *reduced.DEFINITIONS):
+        name = schema.split("(")[0]
+        _library.define(schema)
+        for key in ("CPU", "CUDA"):
+            _library.impl(name, run, key)
+        torch.library.register_fake(f"sluice_serving::{name}", fake, lib=_library)

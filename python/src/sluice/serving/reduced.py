@@ -160,10 +160,7 @@ def _mlp_ours(group: str, x: Tensor, w_gate_up: Tensor, w_down: Tensor, activati
 
 @cache
 def _mlp_ways(group: str) -> dict[str, Way]:
-    return {
-        "sluice": partial(_mlp_ours, group), "apart": _APART["sluice"], "mixed": _APART["mixed"],
-        "stock": _APART["stock"],
-    }  # fmt: skip
+    return {**_APART, "sluice": partial(_mlp_ours, group), "apart": _APART["sluice"]}
 
 
 def _mlp_reduce(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int, group: str) -> Tensor:
@@ -179,23 +176,16 @@ def _mlp_reduce(x: Tensor, w_gate_up: Tensor, w_down: Tensor, activation: int, g
 # --- linear layers
 
 
-def _linear_ours(
-    group: str, x: Tensor, weight: Tensor, residual: Tensor | None = None, norm_weight: Tensor | None = None,
-    eps: float = 0.0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The sum, with the residual where there is one, and its norm or nothing."""
-    norm = {} if norm_weight is None else {"next_norm": norm_weight, "next_eps": eps}
-    return torch.ops.sluice.down_reduce(x, weight, None, residual, True, group=_name_of(group), **norm)
-
-
 def _sum_ours(group: str, x: Tensor, weight: Tensor) -> Tensor:
-    return _linear_ours(group, x, weight)[0]
+    return torch.ops.sluice.down_reduce(x, weight, None, None, True, group=_name_of(group))[0]
 
 
 def _norm_ours(
     group: str, x: Tensor, weight: Tensor, residual: Tensor, norm_weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    r, n = _linear_ours(group, x, weight, residual, norm_weight, eps)
+    r, n = torch.ops.sluice.down_reduce(
+        x, weight, None, residual, True, group=_name_of(group), next_norm=norm_weight, next_eps=eps
+    )
     return n, r
 
 
@@ -281,32 +271,11 @@ def _linear_reduce_norm(
     return _linear_best("linear_reduce_norm", ways, x, weight, group, residual, norm_weight, eps)
 
 
-# --- registration
-
-
-def define(library: torch.library.Library) -> None:
-    """Adds the operators to the library of ``operators``."""
-    library.define(
-        "mlp_reduce(Tensor x, Tensor w_gate_up, Tensor w_down, int activation, str group) -> Tensor"
-    )
-    library.define("linear_reduce(Tensor x, Tensor weight, str group) -> Tensor")
-    library.define(
-        "linear_reduce_norm(Tensor x, Tensor weight, Tensor residual, Tensor norm_weight, float eps, str group) "
-        "-> (Tensor, Tensor)"
-    )
-    for key in ("CPU", "CUDA"):
-        library.impl("mlp_reduce", _mlp_reduce, key)
-        library.impl("linear_reduce", _linear_reduce, key)
-        library.impl("linear_reduce_norm", _linear_reduce_norm, key)
-
-    @torch.library.register_fake("sluice_serving::mlp_reduce", lib=library)
-    def _(x, *_rest):  # type: ignore[no-untyped-def]
-        return x.new_empty(x.shape)
-
-    @torch.library.register_fake("sluice_serving::linear_reduce", lib=library)
-    def _(x, weight, *_rest):  # type: ignore[no-untyped-def]
-        return x.new_empty((*x.shape[:-1], weight.shape[0]))
-
-    @torch.library.register_fake("sluice_serving::linear_reduce_norm", lib=library)
-    def _(x, weight, residual, *_rest):  # type: ignore[no-untyped-def]
-        return residual.new_empty(residual.shape), residual.new_empty(residual.shape)
+# Schema, function and shapes, as those of ``operators``.
+DEFINITIONS: tuple[operators.Definition, ...] = (
+    ("mlp_reduce(Tensor x, Tensor w_gate_up, Tensor w_down, int activation, str group) -> Tensor", _mlp_reduce,
+     operators.like_x),
+    ("linear_reduce(Tensor x, Tensor weight, str group) -> Tensor", _linear_reduce, operators.rows_of),
+    ("linear_reduce_norm(Tensor x, Tensor weight, Tensor residual, Tensor norm_weight, float eps, str group) "
+     "-> (Tensor, Tensor)", _linear_reduce_norm, lambda x, weight, residual, *_: operators.two_like_x(residual)),
+)  # fmt: skip
